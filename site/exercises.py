@@ -1,7 +1,8 @@
-"""Exercises on the pages: hints, wrong attempts with their verdicts, and the solution, each folded.
+"""Exercises on the pages: hints, wrong attempts with their verdicts, and the solution,
+each folded.
 
-All of it is made from the exercises themselves. What a check says is heard while the pages are
-built; of an attempt that cannot be checked on this machine, nothing is shown.
+All of it is made from the exercises themselves. What a check says is heard while the
+pages are built; of an attempt that cannot be checked on this machine, nothing is shown.
 """
 
 import difflib
@@ -15,8 +16,7 @@ from docutils import nodes
 
 from helpers.lessons import exercise
 from helpers.lessons.exercise import WRONG
-from helpers.lessons.language import VARIABLE
-from helpers.lessons.said import Said, at
+from helpers.lessons.language import VARIABLE, _, at
 
 CHECK = re.compile(r'^exercise\("([\w.]+)"\)\.check\(', re.MULTILINE)
 ATTEMPTS = 3  # of each exercise
@@ -36,7 +36,7 @@ WORDS = {  # by the folder of the edition
 
 @cache
 def _wrong_attempts(number):
-    """(source, numbers of the lines that are not the solution's, verdict) of the first few."""
+    """(source, numbers of the lines that are not the solution's) of the first few."""
     given = exercise(number)
     solution = given.edited().splitlines()
     found = {}  # by verdict: two attempts of which the same is said are one
@@ -44,12 +44,23 @@ def _wrong_attempts(number):
         source = given.edited(edits)
         verdict = given.judge(given.made_of(source))
         if verdict.mark == WRONG and words in verdict.message:
-            steps = difflib.SequenceMatcher(None, solution, source.splitlines()).get_opcodes()
-            new = [n + 1 for kind, _, _, i, j in steps if kind != "equal" for n in range(i, j)]
-            found.setdefault(verdict.message, (source, new, verdict.said))
+            steps = difflib.SequenceMatcher(
+                None, solution, source.splitlines()
+            ).get_opcodes()
+            new = [
+                n + 1
+                for kind, *old, i, j in steps
+                if kind != "equal"
+                for n in range(i, j)
+            ]
+            found.setdefault(verdict.message, (source, new))
         if len(found) == ATTEMPTS:
             break
     return list(found.values())
+
+
+def _verdict(source, given):
+    return given.judge(given.made_of(source)).message
 
 
 @contextmanager
@@ -66,9 +77,12 @@ def _speaking(folder):
 
 def _paragraph(text, **attributes):
     """A paragraph; what stands in `backticks` is code, as in a verdict."""
-    parts = enumerate(str(text).split("`"))
+    parts = enumerate(text.split("`"))
     return nodes.paragraph(
-        "", "", *(nodes.literal("", p) if n % 2 else nodes.Text(p) for n, p in parts), **attributes
+        "",
+        "",
+        *(nodes.literal("", p) if n % 2 else nodes.Text(p) for n, p in parts),
+        **attributes,
     )
 
 
@@ -77,7 +91,11 @@ def _code(source, given, lines=()):
     language = foreign if isinstance(given.reference, str) else "python"
     source = source.strip("\n")
     return nodes.literal_block(
-        source, source, language=language, force=True, highlight_args={"hl_lines": list(lines)}
+        source,
+        source,
+        language=language,
+        force=True,
+        highlight_args={"hl_lines": list(lines)},
     )
 
 
@@ -93,24 +111,25 @@ def _folded(summary, *parts):
 def help_with(number, folder):
     """What a page says under an exercise, as nodes, in the language of the edition."""
     given, words = exercise(number), WORDS[folder]
-    attempts = _wrong_attempts(number)  # judged in English, whose words are expected
+    with _speaking("notebooks"):  # in English, whose words are expected
+        attempts = _wrong_attempts(number)
     result = nodes.container(classes=["exercise-help"])
     with _speaking(folder):
         for count, hint in enumerate(given.hints, 1):
             summary = words["hint"].format(count, len(given.hints))
-            result += _folded(summary, _paragraph(Said(hint)))
-        title = Said(f"{WRONG} {number} {given.name}")
+            result += _folded(summary, _paragraph(_(hint)))
+        title = f"{WRONG} {number} {given.name}"
         said = [
             part
-            for source, lines, verdict in attempts
+            for source, lines in attempts
             for part in (
                 _code(source, given, lines),
-                _paragraph(at(title, verdict), classes=["verdict"]),
+                _paragraph(at(title, _verdict(source, given)), classes=["verdict"]),
             )
         ]
         if said:
             result += _folded(words["attempts"], *said)
-        explained = _paragraph(Said(given.explanation))
+        explained = _paragraph(_(given.explanation))
         result += _folded(words["solution"], _code(given.edited(), given), explained)
     return result
 
@@ -120,4 +139,6 @@ def add_help(doctree, folder):
     for cell in list(doctree.findall(nodes.container)):
         if cell.get("nb_element") == "cell_code":
             for number in CHECK.findall(cell.astext()):
-                cell.parent.insert(cell.parent.index(cell) + 1, help_with(number, folder))
+                cell.parent.insert(
+                    cell.parent.index(cell) + 1, help_with(number, folder)
+                )

@@ -76,11 +76,6 @@ def in_threads(functions):
         thread.join()
 
 
-def no_words_yet(said, *_):
-    """In the place of `Said.text`, while something is judged."""
-    raise AssertionError(
-        f"{said.template!r} became words before it was shown: look at fields"
-    )
 
 
 def assert_raises(kind, words, op, *inputs):

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from helpers.lessons.attempts import try_exercises
+from helpers.lessons.classroom.trial import try_exercises
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -1,19 +1,20 @@
 """The Chinese edition: catalogues of messages in zh/messages, and what is made of them.
 
-    python -m tools.translate update   # takes new and changed English into the catalogues
-    python -m tools.translate build    # makes zh/*.ipynb, README.zh.md and helpers/lessons/zh.mo
-    python -m tools.translate check    # says what is missing or outdated, and what breaks a rule;
-                                       # and, as a hint, how dense some marks and pronouns stand
+    python -m tools.translate update   # takes new and changed English into catalogues
+    python -m tools.translate build    # makes zh/*.ipynb, README.zh.md and zh.mo
+    python -m tools.translate check    # says what is missing, or breaks a rule
 
-A message is what stands in one line of Markdown, after the marks of a heading or of a list: a
-heading, a paragraph, a list item, or a row of a table. Code, display formulas and lines without a
-word are copied as they are. A message without a valid translation stays English in the edition.
+As a hint, `check` also says how dense some marks and pronouns stand.
 
-What the course says to a learner who acts has a catalogue of its own, lessons.po. There a message
-is a template of `helpers.lessons.said`, or a text of an exercise.
+A message is what stands in one line of Markdown, after the marks of a heading or of a
+list: a heading, a paragraph, a list item, or a row of a table. Code, display formulas
+and lines without a word are copied as they are. A message without a valid translation
+stays English in the edition.
+
+What the course says to a learner who acts has a catalogue of its own, lessons.po. There
+a message stands in `_(...)`, or is a text of an exercise.
 """
 
-import ast
 import io
 import json
 import re
@@ -26,6 +27,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from babel.messages.catalog import Catalog
+from babel.messages.extract import extract_python
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import denormalize, read_po, write_po
 from markdown_it import MarkdownIt
@@ -35,8 +37,9 @@ EDITION = ROOT / "zh"
 LESSONS = ROOT / "helpers" / "lessons"
 DOCTOR = ROOT / "helpers" / "doctor"
 
-# The English files, without their ending, whose Chinese may lag until their English is final: what
-# is missing or outdated there stays English in the edition, and `check` accepts it.
+# The English files, without their ending, whose Chinese may lag until their English is
+# final: what is missing or outdated there stays English in the edition, and `check`
+# accepts it.
 BEHIND = set()
 
 HEADER = {
@@ -68,7 +71,7 @@ HAN = "[\u4e00-\u9fff]"
 RULES = {  # of typography, on a message without its marks
     f"{HAN}[A-Za-z0-9]|[A-Za-z0-9]{HAN}": "needs a space between Chinese and Latin",
     f"{HAN}[,.;:?!()]|[,;:?!()]{HAN}": "needs full-width punctuation beside Chinese",
-    " [，。；：？！（）、《》]|[，。；：？！（）、《》] ": "has a space beside its punctuation",
+    " [，。；：？！（）、《》]|[，。；：？！（）、《》] ": "has a space beside its punctuation",  # noqa: E501
 }
 PHRASES = {  # what zh/style.md says not to write, and what instead
     "你将能够": "学完之后，你能",
@@ -91,7 +94,10 @@ def sources():
 
 
 def pieces(markdown):
-    """Splits Markdown into pairs (text, whether it is a message); the texts joined give it back."""
+    """Splits Markdown into pairs (text, whether it is a message).
+
+    The texts joined give it back.
+    """
     block = None  # the mark that ends the code or the formula that a line lies in
     for line in markdown.splitlines(keepends=True):
         bare = line.strip()
@@ -114,7 +120,10 @@ def pieces(markdown):
 
 
 def cells(path):
-    """(id, Markdown) of each Markdown cell of a notebook; of any other file, all of it at once."""
+    """(id, Markdown) of each Markdown cell of a notebook.
+
+    Of any other file, all of it at once.
+    """
     if path.suffix != ".ipynb":
         return [("", path.read_text(encoding="utf-8"))]
     notebook = json.loads(path.read_text(encoding="utf-8"))
@@ -134,80 +143,36 @@ def messages(path):
         yield from ((cell, text) for text, is_message in pieces(markdown) if is_message)
 
 
-# Functions that are called with templates.
-SAYS = {
-    "Said", "Wrong", "at", "said", "differ", "raises", "missed", "wrong_outputs",
-    "instances_apart", "NativeError",
-}  # fmt: skip
-TABLES = {  # what else holds templates
-    "template", "SENTENCES", "TAKEN_FOR_A_CONSTANT", "REMEDIES", "BY_MESSAGE", "SLOPES", "BEYOND",
-    "NEARLY", "DIGITS", "PRECEDENCE", "ONCE", "MISSING", "HOW", "LAYOUTS", "FED", "STEPS",
-    "SITUATIONS", "HISTORIES", "RAISES", "CASES", "misses",
-}  # fmt: skip
-
-
 def said_to_a_learner():
-    """(place, template) of all that `helpers.lessons` says, and of the doctor's sentences."""
-    from helpers.doctor.report import IN_A_CORNER, MEANT, NAMELESS, TEXTS
-    from helpers.lessons.exercise import exercises
-    from helpers.lessons.said import BEGINS, FOLLOWS
+    """(place, message) of all that `helpers.lessons` and the doctor say.
 
-    for path in sorted(LESSONS.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            yield from ((path.stem, text) for text in templates(node) if text not in TEXTS)
+    Messages stand in `_(...)`, or in `N_(...)` where a table holds them. A finding of
+    the doctor declares its sentences. So does an author of an exercise: words of
+    success, hints, an explanation, places.
+    """
+    from helpers.doctor.report import TEXTS
+    from helpers.lessons.exercise import exercises
+
+    for path in sorted([*LESSONS.rglob("*.py"), *DOCTOR.rglob("*.py")]):
+        with open(path, "rb") as file:
+            for found in extract_python(file, ("_", "N_"), (), {}):
+                message = found[2]
+                # What a variable holds is marked elsewhere.
+                if isinstance(message, str):
+                    yield path.stem if LESSONS in path.parents else "doctor", message
+    for code, text in TEXTS.items():
+        yield from ((code, said) for said in (text.message, text.look) if said)
     for given in exercises():
-        places = [place for feed in given.feeds for place in feed.numbers]
+        places = [place for fed in given.inputs for place in fed.numbers]
         for text in (given.success, *given.hints, given.explanation, *places):
             yield given.number, text
-    for code, text in TEXTS.items():
-        for said in filter(None, dict.fromkeys((text.message, text.through, text.look))):
-            yield code, said
-    yield "doctor", NAMELESS
-    yield "doctor", MEANT.template
-    yield "doctor", IN_A_CORNER
-    yield from clauses()
-    yield "said", BEGINS
-    yield "said", FOLLOWS
-
-
-def clauses():
-    """(place, clause) of those with which the doctor fills its gaps, as far as they are translated.
-
-    They stand among keys, names and patterns, and nothing marks them. So the catalogue says which
-    of the doctor's strings are messages: write one in there to have it translated. What the doctor
-    no longer holds leaves the catalogue with the next update.
-    """
-    known = read(LESSONS)
-    for path in sorted(DOCTOR.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            text = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
-            if isinstance(text, str) and text and known.get(text):
-                yield "doctor", text
-
-
-def templates(node):
-    """The templates in a call or an assignment of `helpers.lessons`."""
-    if isinstance(node, ast.Call) and getattr(node.func, "id", None) in SAYS:
-        parts = [*node.args, *(keyword.value for keyword in node.keywords)]
-    elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) in TABLES:
-        parts = [node.value]
-    else:
-        return
-    for part in parts:
-        for inner in ast.walk(part):
-            if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
-                words = re.search("[a-z]{2}", string_without_gaps(inner.value))
-                if words or re.search(r"}[,:] {|}\.$", inner.value):  # marks are Chinese, too
-                    yield inner.value
-
-
-def string_without_gaps(template):
-    return re.sub(r"\{[^}]*\}", "", template)
 
 
 def gaps(template):
     """What fills a template, and how it is formatted."""
-    return {(name, spec) for _, name, spec, _ in string.Formatter().parse(template) if name}
+    return {
+        (name, spec) for _, name, spec, _ in string.Formatter().parse(template) if name
+    }
 
 
 def catalogue(path):
@@ -221,9 +186,15 @@ def read(path):
         return Catalog(locale="zh_CN", charset="utf-8", **HEADER)
     with open(catalogue(path), "rb") as file:
         known = read_po(file, locale="zh_CN")
-    for message in known:  # Babel wraps the old English, "#| msgid …", and reads it as a comment
-        old = [line[1:].strip() for line in message.user_comments if line.startswith("|")]
-        message.user_comments = [line for line in message.user_comments if line[0] != "|"]
+    for (
+        message
+    ) in known:  # Babel wraps the old English, "#| msgid …", and reads it as a comment
+        old = [
+            line[1:].strip() for line in message.user_comments if line.startswith("|")
+        ]
+        message.user_comments = [
+            line for line in message.user_comments if line[0] != "|"
+        ]
         if old:
             message.previous_id = [denormalize(" ".join(old).removeprefix("msgid "))]
     return known
@@ -233,7 +204,8 @@ def write(path, known):
     """Stores the catalogue of an English file."""
     catalogue(path).parent.mkdir(parents=True, exist_ok=True)
     for message in known:
-        message.flags.discard("python-format")  # Babel takes "95% of" for one, msgfmt refuses it
+        # Babel takes "95% of" for one, msgfmt refuses it.
+        message.flags.discard("python-format")
         message.user_comments = []  # what Babel makes of old English that it wrapped
     with open(catalogue(path), "wb") as file:
         write_po(file, known, width=0, ignore_obsolete=True, include_previous=True)
@@ -242,7 +214,8 @@ def write(path, known):
 def update(path):
     """Takes the messages of an English file into its catalogue.
 
-    A translation whose English has changed is marked "fuzzy", with the old English beside it.
+    A translation whose English has changed is marked "fuzzy", with the old English
+    beside it.
     """
     english = Catalog(charset="utf-8")
     for cell, text in messages(path):
@@ -263,10 +236,12 @@ def translation(message, known):
 
 def translate(markdown, known):
     translated = "".join(
-        is_message and translation(text, known) or text for text, is_message in pieces(markdown)
+        is_message and translation(text, known) or text
+        for text, is_message in pieces(markdown)
     )
     return TO_A_SECTION.sub(
-        lambda link: link[1] + anchors(link[2], EDITION).get(link[3], link[3]), translated
+        lambda link: link[1] + anchors(link[2], EDITION).get(link[3], link[3]),
+        translated,
     )
 
 
@@ -280,7 +255,9 @@ def anchors(name, edition):
     """The anchors of a chapter's headings in the edition, by those in English."""
     path = ROOT / "notebooks" / name
     known = read(path)
-    headings = re.findall(r"^#+ (.+)$", "\n".join(text for _, text in cells(path)), re.MULTILINE)
+    headings = re.findall(
+        r"^#+ (.+)$", "\n".join(text for _, text in cells(path)), re.MULTILINE
+    )
     return {anchor(text): anchor(translation(text, known) or text) for text in headings}
 
 
@@ -295,20 +272,10 @@ def compiled(known):
     return file.getvalue()
 
 
-def with_corners(known):
-    """The catalogue, also with what the doctor says of a corner: two messages, put together."""
-    from helpers.doctor.report import IN_A_CORNER, TEXTS, of_a_corner
-
-    corner = translation(IN_A_CORNER, known)
-    for said in {template for text in TEXTS.values() for template in (text.message, text.through)}:
-        whole = translation(said, known)
-        if corner and whole:
-            known.add(of_a_corner(said), corner + whole)
-    return known
-
-
 def outputs(path):
-    """(id, source) -> outputs of the code cells of a notebook that has been executed."""
+    """(id, source) -> outputs of the code cells of a notebook that has been
+    executed.
+    """
     if not path.exists():
         return {}
     notebook = json.loads(path.read_text(encoding="utf-8"))
@@ -320,13 +287,15 @@ def outputs(path):
 
 
 def built(path):
-    """(place, text) of the Chinese edition of an English file; of LESSONS, the translations.
+    """(place, text) of the Chinese edition of an English file; of LESSONS, the
+    translations.
 
-    A code cell keeps the outputs of its run in the edition; they are English until there was one.
+    A code cell keeps the outputs of its run in the edition; they are English until
+    there was one.
     """
     known = read(path)
     if path == LESSONS:
-        return LESSONS / "zh.mo", compiled(with_corners(known))
+        return LESSONS / "zh.mo", compiled(known)
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".ipynb":
         text = translate(text, known)
@@ -341,14 +310,21 @@ def built(path):
             cell["source"] = chinese.splitlines(keepends=True)
         elif (cell["id"], "".join(cell["source"])) in own:
             cell["outputs"] = own[cell["id"], "".join(cell["source"])]
-    notebook["metadata"]["language"] = "zh"  # which is what `helpers.lessons.language` reads
+    notebook["metadata"]["language"] = (
+        "zh"  # which is what `helpers.lessons.language` reads
+    )
     as_nbformat_writes = {"indent": 1, "ensure_ascii": False, "sort_keys": True}
     return EDITION / path.name, json.dumps(notebook, **as_nbformat_writes) + "\n"
 
 
 def parts(message):
-    """What must be the same in both languages: formulas, code, links, pictures, columns."""
-    found = Counter(("formula", formula) for formula in FORMULA.findall(CODE.sub("", message)))
+    """What must be the same in both languages.
+
+    Formulas, code, links, pictures, columns.
+    """
+    found = Counter(
+        ("formula", formula) for formula in FORMULA.findall(CODE.sub("", message))
+    )
     for token in inline(message):
         if token.type == "code_inline":
             found["code", token.content] += 1
@@ -360,7 +336,10 @@ def parts(message):
 
 
 def inline(message):
-    """The tokens of a message as CommonMark has them; of formulas only the dollars are left."""
+    """The tokens of a message as CommonMark has them.
+
+    Of formulas only the dollars are left.
+    """
     codes = [code[0] for code in CODE.finditer(message)]
     without = FORMULA.sub("$$", CODE.sub("\0", message))
     for code in codes:
@@ -376,7 +355,8 @@ def problems(english, chinese):
     ours, theirs = parts(chinese), parts(english)
     for kind, what in sorted(theirs - ours):
         yield f"lacks the {kind} {what}"
-    for kind, what in sorted({*ours} - {*theirs}):  # a noun may stand again, for a pronoun
+    # A noun may stand again, for a pronoun.
+    for kind, what in sorted({*ours} - {*theirs}):
         yield f"has the {kind} {what}, which the English has not"
     texts = [token.content for token in inline(chinese) if token.type == "text"]
     numbers = re.compile(r"\d+(?:[.,]\d+)*")
@@ -390,7 +370,9 @@ def problems(english, chinese):
             yield f"has marks that are shown as they are: {text.strip()[:40]}"
     stand_in = {"code_inline": "x", "softbreak": "\n"}
     plain = "".join(
-        token.content.replace("$$", "x") if token.type == "text" else stand_in.get(token.type, "")
+        token.content.replace("$$", "x")
+        if token.type == "text"
+        else stand_in.get(token.type, "")
         for token in inline(chinese)
     )
     plain = re.sub(r" ?\| ?", "\n", plain)  # the columns of a table
@@ -425,7 +407,9 @@ def check(path):
     for cell, text in messages(path):
         chinese, place = translation(text, known), f"{path.name} {cell}".strip()
         if chinese is None:
-            state = "outdated" if known.get(text) and known.get(text).fuzzy else "missing"
+            state = (
+                "outdated" if known.get(text) and known.get(text).fuzzy else "missing"
+            )
             lagging.append(f"{place}: {state}: {text[:60]}")
             continue
         for problem in (*problems(text, chinese), *mistitled(text, chinese)):
@@ -435,18 +419,23 @@ def check(path):
     if path.stem not in BEHIND:
         yield from lagging
     elif not lagging:
-        yield f"{path.name}: its Chinese is whole; take it off BEHIND in tools/translate.py"
+        yield f"{path.name}: its Chinese is whole; take it off BEHIND"
     place, text = built(path)
     if not place.exists() or place.read_bytes() != as_bytes(text):
-        yield f"{place.name}: not what its catalogue makes; run `python -m tools.translate build`"
+        run = "run `python -m tools.translate build`"
+        yield f"{place.name}: not what its catalogue makes; {run}"
 
 
 def densities(path):
-    """How often a thousand Chinese characters hold what the style asks to write less of."""
+    """How often a thousand Chinese characters hold what the style asks to write less
+    of.
+    """
     known = read(path)
     text = "".join(translation(english, known) or "" for _, english in messages(path))
     size = len(re.findall(HAN, text)) or 1
-    return ", ".join(f"{mark} {1000 * text.count(mark) / size:.0f}" for mark in "它：；、")
+    return ", ".join(
+        f"{mark} {1000 * text.count(mark) / size:.0f}" for mark in "它：；、"
+    )
 
 
 def main(command):
@@ -463,7 +452,8 @@ def main(command):
             for line in check(path):
                 print(line)
                 wrong += 1
-            print(f"{path.name}: in 1,000 characters {densities(path)}")  # a hint, no target
+            # A hint, no target.
+            print(f"{path.name}: in 1,000 characters {densities(path)}")
     return wrong > 0
 
 

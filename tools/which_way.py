@@ -1,11 +1,11 @@
-"""Writes the indexes of `helpers.lessons.which_way` into chapter 19 and the README.
+"""Writes the indexes of `helpers.lessons.index` into chapter 19 and the README.
 
 python -m tools.which_way
 """
 
 import nbformat
 
-from helpers.lessons.which_way import (
+from helpers.lessons.index import (
     INDEXES,
     ROOT,
     index_of_symptoms,

@@ -42,13 +42,22 @@ Copyright (c) 2026, the authors of "Extending PyTorch, one gradient at a time"
 """
 
 from .function.budget import Budget
-from .function.undisturbed import undisturbed
-from .program.rounds import Found, rounds
+from .function.isolation import undisturbed
+from .program.found import Found
+from .program.rounds import rounds
 from .report import Finding, Report, WrongGradientError
 from .trials import TRIALS
 from .trials.examination import Examination
 
-__all__ = ["Budget", "Finding", "Found", "Report", "WrongGradientError", "examine", "rounds"]
+__all__ = [
+    "Budget",
+    "Finding",
+    "Found",
+    "Report",
+    "WrongGradientError",
+    "examine",
+    "rounds",
+]
 __version__ = "2.0"
 
 

@@ -13,8 +13,10 @@ import torch
 
 from . import examine
 from .course import to_read
-from .program.bounds import SECONDS
+from .program.examined import SECONDS
 from .program.rounds import rounds
+
+WRONG, NOT_RUN, CTRL_C = 1, 2, 130  # exit statuses; the last as a shell says
 
 
 def tensor(text):
@@ -22,39 +24,27 @@ def tensor(text):
     match = re.fullmatch(r"(\d+(?:x\d+)*)?(?::(\w+))?", text)
     dtype = getattr(torch, (match and match[2]) or "float32", None)
     if not match or not isinstance(dtype, torch.dtype):
-        raise argparse.ArgumentTypeError(f"write sizes as 3x4 or 3x4:int64, got {text!r}")
+        raise argparse.ArgumentTypeError(f"write 3x4 or 3x4:int64, got {text!r}")
     shape = [int(n) for n in (match[1] or "").split("x") if n]
     generator = torch.Generator().manual_seed(0)
-    try:
-        if dtype.is_floating_point or dtype.is_complex:
-            wide = torch.float32 if dtype.itemsize == 1 else dtype  # randn knows no float8
-            return torch.randn(shape, generator=generator, dtype=wide).to(dtype)
-        return torch.randint(0, 2, shape, generator=generator, dtype=dtype)
-    except RuntimeError as error:
-        why = str(error).splitlines()[0]
-        raise argparse.ArgumentTypeError(f"{text} cannot be made: {why}") from None
+    if dtype.is_floating_point or dtype.is_complex:
+        wide = torch.float32 if dtype.itemsize == 1 else dtype  # randn knows no float8
+        return torch.randn(shape, generator=generator, dtype=wide).to(dtype)
+    return torch.randint(0, 2, shape, generator=generator, dtype=dtype)
 
 
 def trained(text):
     """The same, as a tensor that requires a gradient."""
-    made = tensor(text)
-    if not (made.is_floating_point() or made.is_complex()):
-        raise argparse.ArgumentTypeError(f"what requires a gradient is no {made.dtype}")
-    return made.requires_grad_()
+    return tensor(text).requires_grad_()
 
 
 def number(text):
-    try:
-        return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"write a number, got {text!r}") from None
+    return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
 
 
 def load(target):
-    """What "module.py:name" or "package.module:name" names; a module class is instantiated."""
-    path, _, name = target.rpartition(":")
-    if not path:
-        raise ValueError(f"target must be module.py:name or package.module:name, got {target!r}")
+    """What "module.py:name" or "package.module:name" names; a module is instantiated."""
+    path, _colon, name = target.rpartition(":")
     if path.endswith(".py"):
         spec = importlib.util.spec_from_file_location("examined", path)
         module = importlib.util.module_from_spec(spec)
@@ -62,97 +52,94 @@ def load(target):
     else:
         module = importlib.import_module(path)
     fn = getattr(module, name)
-    if not callable(fn):
-        raise TypeError(f"{name} cannot be called, it is {type(fn).__name__}")
     return fn() if isinstance(fn, type) and issubclass(fn, torch.nn.Module) else fn
 
 
-def run(argv, **options):
-    """Make rounds over the program argv[0], with the arguments argv[1:]; returns the exit status.
+def run(argv, as_json, **options):
+    """Make rounds over the program argv[0], with the arguments argv[1:]; an exit status.
 
-    options: those of `rounds`. The status is 1 if a Function is wrong, 2 if the program raised, 130
-    after Ctrl-C while Functions were examined, otherwise the program's own.
+    options: those of `rounds`. The status is 1 if a Function is wrong, 2 if the program
+    raised, 130 after Ctrl-C while Functions were examined, otherwise the program's own.
     """
     kept, status = (sys.argv, sys.path), 0
-    sys.argv, sys.path = argv, [os.path.dirname(os.path.abspath(argv[0])), *sys.path]
+    sys.argv = argv
+    sys.path = [os.path.dirname(os.path.abspath(argv[0])), *sys.path]
+    made = rounds(**options)
+    made.accept = "--accept={}"
     try:
-        made = rounds(**options)
-        made.advice = "--accept={}"
         with made as found:
             try:
                 runpy.run_path(argv[0], run_name="__main__")
             except SystemExit as left:
-                status = left.code
+                status = left.code or 0
             except Exception:
                 traceback.print_exc()
-                status = 2
+                status = NOT_RUN
     except KeyboardInterrupt:
-        status = 130  # as a shell says
+        status = CTRL_C
     finally:
         sys.argv, sys.path = kept
-    if not isinstance(status, (int, type(None))):
+    if not isinstance(status, int):
         print(status, file=sys.stderr)  # as Python does
         status = 1
-    read = to_read(finding for visit in found.visits for finding in visit.findings)
-    print(found, *read, sep="\n")
-    return (status or 0) if found.ok else 1
+    show(found, as_json, (f for visit in found.visits for f in visit.findings))
+    return status if found.ok else WRONG
+
+
+def show(report, as_json, findings):
+    if as_json:
+        print(report.to_json())
+    else:
+        print(report, *to_read(findings), sep="\n")
+
+
+def parser():
+    """The options of the command line."""
+    made = argparse.ArgumentParser(
+        prog=f"python -m {__package__}",
+        description="Examine a gradient. Exit status: 0 right, 1 wrong, 2 not run.",
+        epilog=f"example: python -m {__package__} mine.py:Scale --input 3x4 --value 2.5",
+    )
+    add = made.add_argument
+    add("target", nargs="?", help="module.py:name or package.module:name")
+    add(
+        "--run",
+        nargs=argparse.REMAINDER,
+        help="make rounds over script.py and its args",
+    )
+    for name, kind, shown, what in (
+        ("--input", tensor, "3x4[:dtype]", "a random tensor"),
+        ("--trained", trained, "3x4[:dtype]", "one of those that require a gradient"),
+        ("--value", number, "2.5", "a number"),
+    ):
+        what = f"{what}, in the order of arguments"
+        append = {"dest": "inputs", "action": "append", "default": []}
+        add(name, type=kind, metavar=shown, help=what, **append)
+    add("--unfaithful", action="store_true", help="faithful=False")
+    add("--json", action="store_true", help="print what is found as JSON")
+    add("--seconds", type=float, default=SECONDS, help="before --run: for all together")
+    add("--child", action="store_true", help="before --run: in a child process")
+    for name, what in (("--skip", "leave out"), ("--accept", "faithful=False for")):
+        what = f"before --run: {what} the Function of this name"
+        add(name, action="append", default=[], metavar="NAME", help=what)
+    return made
 
 
 def main(argv=None):
-    """Examine what the command line names; returns the exit status, 1 if there is an error.
-
-    What cannot be examined (no such file, name or shape) ends with status 2 and one sentence.
-    """
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {__package__}",
-        description="Examine the gradient of a function. Exit status: 0 right, 1 wrong, 2 not run.",
-        epilog=f"example: python -m {__package__} mine.py:Scale --input 3x4 --value 2.5",
-    )
-    parser.add_argument("target", nargs="?", help="module.py:name or package.module:name")
-    parser.add_argument(
-        "--run", nargs=argparse.REMAINDER, metavar=("script.py", "args"),
-        help="run a program, and examine every Function that it applies",
-    )  # fmt: skip
-    for name, kind, shown, what in (
-        ("--input", tensor, "3x4[:dtype]", "a random tensor"),
-        ("--trained", trained, "3x4[:dtype]", "one that requires a gradient; others are constants"),
-        ("--value", number, "2.5", "a number"),
-    ):  # fmt: skip
-        parser.add_argument(
-            name, dest="inputs", action="append", type=kind, default=[], metavar=shown,
-            help=f"{what}, in the order of arguments",
-        )  # fmt: skip
-    parser.add_argument("--unfaithful", action="store_true", help="faithful=False")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument(
-        "--seconds", type=number, default=SECONDS, metavar="60",
-        help="before --run: how long all examinations may take together",
-    )  # fmt: skip
-    for name, what in (("--skip", "leave out"), ("--accept", "faithful=False for")):
-        parser.add_argument(
-            name, action="append", default=[], metavar="NAME",
-            help=f"before --run: {what} the Function of this name",
-        )  # fmt: skip
-    options = parser.parse_args(argv)
-    if options.run and not os.path.isfile(options.run[0]):
-        parser.error(f"there is no file {options.run[0]}")
+    """Examine what the command line names; returns the exit status."""
+    options = parser().parse_args(argv)
     if options.run:
-        limits = {"seconds": options.seconds, "skip": options.skip}
-        return run(options.run, faithful=options.accept, **limits)
-    if options.run is not None or options.target is None:
-        parser.error("give a target such as module.py:name, or --run script.py")
-    if not any(isinstance(value, torch.Tensor) for value in options.inputs):
-        parser.error("give at least one --input, such as --input 3x4")
-    try:
-        fn = load(options.target)
-    except Exception as error:
-        parser.error(f"{options.target} cannot be loaded: {type(error).__name__}: {error}")
+        names = {"skip": options.skip, "faithful": options.accept}
+        limits = {"seconds": options.seconds, "child": options.child}
+        return run(options.run, options.json, **names, **limits)
+    if not options.target or not options.inputs:
+        parser().error("give a target and an --input, or --run script.py")
+    fn = load(options.target)
     report = examine(fn, *options.inputs, faithful=not options.unfaithful)
-    if options.json:
-        print(report.to_json())
-    else:
-        print(report, *to_read(report.findings), sep="\n")
-    return 0 if report.ok else 1 if report.examined else 2
+    show(report, options.json, report.findings)
+    if not report.examined:
+        return NOT_RUN
+    return 0 if report.ok else WRONG
 
 
 if __name__ == "__main__":

@@ -5,12 +5,10 @@ from pathlib import Path
 CHAPTERS = Path(__file__).parents[2] / "notebooks"
 HERE = (CHAPTERS / "11_when_gradients_lie.ipynb").exists()
 SECTIONS = {  # the number of a chapter and a heading in it: codes
-    "02 Work that is not needed: ctx.needs_input_grad":
-        "needs-input-grad-ignored needs-input-grad-wrong",
+    "02 Work that is not needed: ctx.needs_input_grad": "needs-input-grad-ignored needs-input-grad-wrong",
     "02 The engine sums a broadcast gradient": "engine-sums",
     "02 An output without a derivative: mark_non_differentiable": "marked-non-differentiable",
-    "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)":
-        "input-modified in-place-leaf dirty-not-returned",
+    "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)": "input-modified in-place-leaf dirty-not-returned",
     "02 Deeper: a view returned from forward (5 minutes)": "view-returned",
     "03 A constant argument: its gradient is None": "gradient-count gradient-for-constant",
     "03 When no gradient arrives: set_materialize_grads": "none-not-handled",
@@ -22,16 +20,13 @@ SECTIONS = {  # the number of a chapter and a heading in it: codes
     '11 Which line is wrong: "right if"': "scaled negated factor-missing derivative-wrong",
     "11 Choose the inputs: branches, extreme values, repeats": "contribution-lost right-here-only",
     "11 No mistake: a kink, and a gradient by decision": "kink estimator",
-    "11 Deeper: wrong formulas: transpose, grad_output, one side, sum for mean (7 minutes)":
-        "transposed jacobian-transposed sum-for-mean mean-for-sum grad-output-ignored "
-        "grad-output-partly-ignored right-only-for-ones symmetric-only",
+    "11 Deeper: wrong formulas: transpose, grad_output, one side, sum for mean (7 minutes)": "transposed jacobian-transposed sum-for-mean mean-for-sum grad-output-ignored "
+    "grad-output-partly-ignored right-only-for-ones symmetric-only",
     "11 Deeper: memory and state: layout, in-place changes, class attributes, random numbers "
-    "(7 minutes)":
-        "grad-output-layout grad-output-modified saved-modified state-between-calls "
-        "backward-not-deterministic",
-    "11 Deeper: numbers: nan, overflow, complex, straight-through (9 minutes)":
-        "backward-not-finite low-precision conjugate straight-through",
-}  # fmt: skip
+    "(7 minutes)": "grad-output-layout grad-output-modified saved-modified state-between-calls "
+    "backward-not-deterministic",
+    "11 Deeper: numbers: nan, overflow, complex, straight-through (9 minutes)": "backward-not-finite low-precision conjugate straight-through",
+}
 
 
 OF_CODE = {code: place for place, codes in SECTIONS.items() for code in codes.split()}
@@ -44,4 +39,6 @@ def section_of(code):
 
 def to_read(findings):
     """Lines that name the sections that explain them, each once."""
-    return [f"read: chapter {s}" for s in dict.fromkeys(f.section for f in findings) if s]
+    return [
+        f"read: chapter {s}" for s in dict.fromkeys(f.section for f in findings) if s
+    ]

@@ -1,33 +1,38 @@
-"""What the doctor found: findings, which are data, and the report as text, HTML and JSON."""
+"""What the doctor found: findings, and the report as text, HTML and JSON."""
 
 import functools
 import html
 import json
 import re
 import textwrap
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 import torch
 
 from .course import section_of
-from .said import Name, Said, gaps_of, listed, said
+from .words import N_, _, listed
 
 # White words on these colours can be read, and these colours on a white and on a black page.
-SEVERITIES = {"error": "#c04a00", "warning": "#8f6400", "note": "#1a73b8"}
+SEVERITIES = {
+    N_("error"): "#c04a00",
+    N_("warning"): "#8f6400",
+    N_("note"): "#1a73b8",
+}
 MARK = "background-color: {}; color: #ffffff; border-radius: 3px; padding: 1px 6px"
 FRAME = "border-left: 4px solid {}; padding-left: 8px; margin: 6px 0"
-CODE_AS = '<code style="color: inherit; background: none">'  # as readable as the words around it
+CODE_AS = '<code style="color: inherit; background: none">'  # as readable as the words
 CODE = re.compile(
     r"`(.+?)`|(?<![\w.])((?:[.@](?=[a-z])|(?=[a-z]\w*[_.=]\w))\w+(?:\.\w+)*(?:=\w+|\(\))?)"
 )
-MEANT = Said(" If that is meant, {how} accepts it.", how="`examine(..., faithful=False)`")
-DRAWN = Said(
-    " Forward draws random numbers: if the gradient is an estimator's, {how} accepts it.",
-    **MEANT.gaps,
+ACCEPT = "`examine(..., faithful=False)`"
+MEANT = N_("If that is meant, {how} accepts it.")
+DRAWN = N_(
+    "Forward draws random numbers: if the gradient is an estimator's, {how} accepts it."
 )
-NAMELESS = ", in no way that has a name"
-IN_A_CORNER = "In a corner of shape {corner}, "
-CUT_OFF = "what is cut off from autograd: .detach(), .data, .item(), NumPy, torch.no_grad(), hooks"
+CUT_OFF = N_(
+    "what is cut off from autograd: .detach(), .data, .item(), NumPy, torch.no_grad(), hooks"
+)
 TEXTS = {}  # by code
 
 
@@ -35,13 +40,16 @@ class WrongGradientError(AssertionError):
     """Raised by `Report.raise_if_wrong`; its text is the report."""
 
 
+# --- what was judged --------------------------------------------------------------------
+
+
 @dataclass
 class Judged:
     """How far the gradient of one input was judged.
 
     points: how many, of up to three, at which it was compared with differences of forward
-    order:  2 if its derivative was compared, too; 1 if only the gradient was; 0 if nothing was
-    why:    the reason why it is not more
+    order:  2 if its derivative was compared, too; 1 if only the gradient was; 0 if nothing
+    why:    the reason why it is not more, in words
     meant:  is that so because of what the caller gave or accepted?
     """
 
@@ -52,227 +60,236 @@ class Judged:
     meant: bool = False
 
 
-NOT_COMPARED = "differences of forward show too little of it"
-PREVENTED = "what was found prevents it"
-JUDGED = "judged: {what}"
-UNJUDGED = "not judged: `{x}` ({why})"
+NOT_COMPARED = N_("differences of forward show too little of it")
+PREVENTED = N_("what was found prevents it")
 ORDERS = {
-    (1, 1): "{which} at one point, first order",
-    (1, 2): "{which} at one point, first and second order",
-    (2, 1): "{which} at {points} points, first order",
-    (2, 2): "{which} at {points} points, first and second order",
+    (1, 1): N_("{which} at one point, first order"),
+    (1, 2): N_("{which} at one point, first and second order"),
+    (2, 1): N_("{which} at {points} points, first order"),
+    (2, 2): N_("{which} at {points} points, first and second order"),
 }
-POINTS, FEWER = 3, "{what} (not at more: {why})"
+POINTS = 3
 
 
 def what_was(judged):
-    """What was judged, and what was not: a list of `Said`."""
+    """What was judged, and what was not: a list of sentences."""
     groups = {}
     for one in judged:
         if one.points:
             why = one.why if one.points < POINTS else ""
-            groups.setdefault((one.points, one.order, why), []).append(f"`{one.input}`")
+            key = one.points, one.order, why
+            groups.setdefault(key, []).append(f"`{one.input}`")
     parts = []
     for (points, order, why), names in groups.items():
-        what = Said(ORDERS[min(points, 2), order], which=listed(names), points=points)
-        parts.append(Said(FEWER, what=what, why=why) if why else what)
-    left = [one for one in judged if not one.points]
-    found = [Said(JUDGED, what=listed(parts, "; "))] if parts else []
-    return found + [Said(UNJUDGED, x=Name(one.input), why=one.why or PREVENTED) for one in left]
+        template = _(ORDERS[min(points, 2), order])
+        what = template.format(which=listed(names), points=points)
+        if why:
+            what = _("{what} (not at more: {why})").format(what=what, why=why)
+        parts.append(what)
+    found = [_("judged: {what}").format(what=listed(parts, "; "))] if parts else []
+    return found + [
+        _("not judged: `{x}` ({why})").format(x=one.input, why=one.why or _(PREVENTED))
+        for one in judged
+        if not one.points
+    ]
 
 
-@dataclass(frozen=True)
-class Clause:
-    """What would mend a gradient, or explain it, and where. Both are `Said`.
-
-    what:  "right if: …", or "as if: …"
-    place: "line 12, in `backward`"
-    """
-
-    what: Said
-    place: Said
-
-
-ENGLISH = "message", "remedy", "change", "place", "section"  # of a finding, in words
-HEAD = "({code}): {message}"
-LOOK = "look at: {remedy}"
-CLAUSE = "{what} ({place})"
-SEEN, NUMBER = "seen: {numbers}", "{what} {number}"
+# --- findings ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found, as data. In English: `message`, `remedy`, `change` and `place`.
-
-    section:  where the course explains it, or "" where the course is not installed
+    """One thing that was found, in words and as data.
 
     code:     a short name, a key of TEXTS, such as "transposed"
     severity: "error", "warning" (the gradient is right, but it will hurt) or "note"
-    sentence: what is the matter, in one or two sentences: `Said`
-    look:     where to look: `Said`, or None
-    input, output: the names of those concerned, or None
-    evidence: what was measured: numbers, lists of indices, strings; for a wrong gradient of few
-              elements also "given_jacobian" and "expected_jacobian", of shape (outputs, inputs)
-    through:  the output through which it is so, if it is not so through all of them
-    clause:   the `Clause` of what would make the gradient right, or make it that of forward; if
-              one was found
+    message:  what is the matter
+    meant:    how to accept it if it is meant, or ""
+    remedy:   where to look, or ""
+    change:   what would make the gradient right: "right if: …", or ""
+    place:    where that is: "line 12, in `backward`", or ""
+    input, output: the names of those concerned, or None; output: if only one is
+    file, line: of the change, or of what raised; old, new: what the change replaces, by what
+    values:   what was measured: numbers, lists of indices, strings; for a wrong gradient of
+              few elements also "given_jacobian" and "expected_jacobian", of shape
+              (outputs, inputs)
     """
 
     code: str
     severity: str
-    sentence: Said
-    look: Said | None = None
+    message: str
+    meant: str = ""
+    remedy: str = ""
+    change: str = ""
+    place: str = ""
     input: str | None = None
     output: str | None = None
-    evidence: dict = field(default_factory=dict)
-    through: str = ""
-    clause: Clause | None = None
-
-    @property
-    def message(self):
-        return str(self.sentence)
-
-    @property
-    def remedy(self):
-        return str(self.look or "")
-
-    @property
-    def change(self):
-        return str(self.clause.what) if self.clause else ""
-
-    @property
-    def place(self):
-        return str(self.clause.place) if self.clause else ""
+    file: str = ""
+    line: int | None = None
+    old: str = ""
+    new: str = ""
+    values: dict = field(default_factory=dict)
 
     @property
     def section(self):
+        """Where the course explains it, or "" where the course is not installed."""
         return section_of(self.code)
 
-    def accepted_by(self, how):
-        """The same finding, with another way to accept it if it is meant."""
-        gaps = self.sentence.gaps
-        other = {k: Said(p.template, how=how) for k, p in gaps.items() if p in (MEANT, DRAWN)}
-        return replace(self, sentence=Said(self.sentence.template, **gaps | other))
-
     def lines(self):
-        """After the severity, each `Said`: message; clause, or where to look; numbers."""
-        yield Said(HEAD, code=Name(self.code), message=self.sentence)
-        if self.clause:
-            yield Said(CLAUSE, **vars(self.clause))
-        elif self.look:
-            yield Said(LOOK, remedy=self.look)
-        pair = distinct(self.evidence.get("given"), self.evidence.get("expected"))
-        ratio = distinct(self.evidence.get("ratio"), 1.0)
+        """In words, after the severity: message; change, or where to look; numbers."""
+        said = f"{self.message} {self.meant}".rstrip()
+        yield _("({code}): {message}").format(code=self.code, message=said)
+        if self.change:
+            yield _("{what} ({place})").format(what=self.change, place=self.place)
+        elif self.remedy:
+            yield _("look at: {remedy}").format(remedy=self.remedy)
+        pair = distinct(self.values.get("given"), self.values.get("expected"))
+        ratio = distinct(self.values.get("ratio"), 1.0)
         digits = {"given": pair, "expected": pair, "ratio": ratio}
         numbers = [
-            Said(NUMBER, what=k, number=v if isinstance(v, Said) else brief(v, digits.get(k, 3)))
-            for k, v in self.evidence.items() if not isinstance(v, torch.Tensor)
-        ]  # fmt: skip
+            f"{_(name)} {brief(value, digits.get(name, 3))}"
+            for name, value in self.values.items()
+            if not isinstance(value, torch.Tensor)
+        ]
         if numbers:
-            yield Said(SEEN, numbers=listed(numbers))
+            yield _("seen: {numbers}").format(numbers=listed(numbers))
 
 
-def of_a_corner(template):
-    """What `template` says, of a part of the input only, whose shape is {corner}."""
-    return IN_A_CORNER + template[0].lower() + template[1:]
+# The keys of `values`, to be translated.
+SEEN = (
+    *(N_("at"), N_("given"), N_("expected"), N_("ratio"), N_("angle"), N_("message")),
+    *(N_("shape"), N_("grad_output"), N_("input there"), N_("output at"), N_("value")),
+    *(N_("slopes"), N_("operations"), N_("for all inputs"), N_("runs"), N_("seconds")),
+)
+
+
+class Change(NamedTuple):
+    """What would make a gradient right, as a `Finding` holds it."""
+
+    change: str
+    place: str
+    file: str = ""
+    line: int | None = None
+    old: str = ""
+    new: str = ""
 
 
 class Text:
     """What a finding says; called with what fills its gaps, it makes the `Finding`.
 
-    {x} is the input, {y} the output, {Y} the same where a sentence begins, {meant} MEANT where it
-    may be so on purpose, {nameless} NAMELESS unless a change makes it right.
-    through: the template if it is so through one output only
+    {x} is the input, {y} the output, {Y} the same where a sentence begins.
     """
 
     def __init__(self, severity, code, message, look=""):
-        self.severity, self.code, self.message, self.look = severity, code, message, look
-        self.through = message.replace("gradient of {x}", "gradient of {x} through {through}", 1)
+        self.severity, self.code = severity, code
+        self.message, self.look = message, look
         assert TEXTS.setdefault(code, self) is self, f"there are two texts for {code}"
 
     def __call__(
-        self, x=None, y=None, seen=None, *, severity=None, through="", corner=None, remedy=None,
-        clause=None, **gaps,
-    ):  # fmt: skip
-        """corner: the shape of the part that was judged; remedy: where to look, if elsewhere."""
-        template = self.through if through else self.message
-        if corner:
-            template = of_a_corner(template)
-        Y = "The output" if y == "the output" else y
-        own = {"x": f"`{x}`", "y": y, "Y": Y, "nameless": NAMELESS}
-        gaps = {**own, "meant": "", "through": through, "corner": corner, **gaps}
-        sentence, look = (
-            Said(text, **{name: gaps[name] for name in gaps_of(text)})
-            for text in (template, self.look)
+        self,
+        x=None,
+        y=None,
+        values=None,
+        *,
+        severity=None,
+        remedy=None,
+        meant="",
+        accept=ACCEPT,
+        further=(),
+        groups=(),
+        output=None,
+        change=None,
+        **gaps,
+    ):
+        """remedy: where to look, if elsewhere; meant: a template, in which {how} is accept.
+
+        groups: fill gaps by position; further: sentences that follow; output: the only one concerned; change: a `Change`
+        """
+        Y = _("The output") if y == "the output" else y
+        gaps = {"x": f"`{x}`", "y": _(y), "Y": Y} | gaps
+        return Finding(
+            self.code,
+            severity or self.severity,
+            " ".join([_(self.message).format(*groups, **gaps), *further]),
+            _(meant).format(how=accept),
+            _(self.look).format(**gaps) if remedy is None else remedy,
+            input=x,
+            output=output,
+            values=values or {},
+            **(change._asdict() if change else {}),
         )
-        look = said(remedy) or (look if self.look else None)
-        severity = severity or self.severity
-        return Finding(self.code, severity, sentence, look, x, y, seen or {}, through, clause)
 
 
 error, warning, note = (functools.partial(Text, severity) for severity in SEVERITIES)
+
+
+# --- reports ----------------------------------------------------------------------------
+
 COUNTS = {  # of one, of several
-    "error": ("{n} error", "{n} errors"),
-    "warning": ("{n} warning", "{n} warnings"),
-    "note": ("{n} note", "{n} notes"),
+    "error": (N_("{n} error"), N_("{n} errors")),
+    "warning": (N_("{n} warning"), N_("{n} warnings")),
+    "note": (N_("{n} note"), N_("{n} notes")),
 }
-SUMMARY = "{name}: {found}"
-NOTHING = "nothing found"
 
 
 @dataclass(repr=False)
 class Report:
-    """What `examine` found, as text (`print`), as HTML (in a notebook) and as JSON."""
+    """What `examine` found, as text (`print`), as HTML (in a notebook) and as JSON.
+
+    examined: False if forward did not run, or there is nothing to differentiate
+    judged:   a `Judged` for each input
+    """
 
     name: str
     findings: list
-    examined: bool = True  # False if forward did not run, or there is nothing to differentiate
-    judged: list = field(default_factory=list)  # a `Judged` for each input
-
-    # What each report that is shown is translated with: put another in here, of all reports.
-    translate = str
+    examined: bool = True
+    judged: list = field(default_factory=list)
 
     @property
     def ok(self):
         return all(finding.severity != "error" for finding in self.findings)
 
     def headline(self):
-        """The report in one line: `Said`."""
+        """The report in one line."""
         counts = [(s, sum(f.severity == s for f in self.findings)) for s in SEVERITIES]
-        found = [Said(COUNTS[s][n > 1], n=n) for s, n in counts if n]
-        return Said(SUMMARY, name=Name(self.name), found=listed(found) if found else NOTHING)
-
-    def text(self, translate=str):
-        """The report in words; translate(template) is a template in another language."""
-        lines = [self.headline().text(translate)]
-        for finding in self.findings:
-            lines += shown(finding, translate)
-        for line in what_was(self.judged):
-            lines += wrapped(line.text(translate), "  ", "    ")
-        return "\n".join(lines)
+        found = [_(COUNTS[s][n > 1]).format(n=n) for s, n in counts if n]
+        found = listed(found) if found else _("nothing found")
+        return _("{name}: {found}").format(name=self.name, found=found)
 
     def __repr__(self):
-        return self.text(Report.translate)
-
-    def html(self, translate=str):
-        """The same as HTML."""
-        rows = [f"<b>{html.escape(self.headline().text(translate))}</b>"]
+        lines = [self.headline()]
         for finding in self.findings:
-            colour = SEVERITIES[finding.severity]
-            first, *rest = (marked_up(line.text(translate)) for line in finding.lines())
-            mark = f'<span style="{MARK.format(colour)}">{translate(finding.severity)}</span>'
-            rest = "".join(f"<br><small>{line}</small>" for line in rest)
-            rows.append(f'<div style="{FRAME.format(colour)}">{mark} {first}{rest}</div>')
+            lines += shown(finding)
         for line in what_was(self.judged):
-            rows.append(f"<div><small>{marked_up(line.text(translate))}</small></div>")
-        return "".join(rows)
+            lines += wrapped(line, "  ", "    ")
+        return "\n".join(lines)
 
     def _repr_html_(self):
-        return self.html(Report.translate)
+        rows = [f"<b>{html.escape(self.headline())}</b>"]
+        for finding in self.findings:
+            colour = SEVERITIES[finding.severity]
+            first, *rest = map(marked_up, finding.lines())
+            mark = f'<span style="{MARK.format(colour)}">{_(finding.severity)}</span>'
+            rest = "".join(f"<br><small>{line}</small>" for line in rest)
+            rows.append(
+                f'<div style="{FRAME.format(colour)}">{mark} {first}{rest}</div>'
+            )
+        for line in what_was(self.judged):
+            rows.append(f"<div><small>{marked_up(line)}</small></div>")
+        return "".join(rows)
 
-    def to_json(self):
-        """All fields of the report and of its findings; what JSON does not know is a string."""
-        return json.dumps({"ok": self.ok, **vars(self)}, default=as_json)
+    def as_dict(self, jacobians=False):
+        """The report as JSON holds it; jacobians: with the tensors among the values."""
+        return {
+            "name": self.name,
+            "ok": self.ok,
+            "examined": self.examined,
+            "findings": [flat(finding, jacobians) for finding in self.findings],
+            "judged": [asdict(one) for one in self.judged],
+        }
+
+    def to_json(self, jacobians=False):
+        return json.dumps({"version": SCHEMA, **self.as_dict(jacobians)})
 
     def raise_if_wrong(self):
         """Raise WrongGradientError if there is an error; otherwise return the report."""
@@ -281,52 +298,80 @@ class Report:
         return self
 
 
-def shown(finding, translate=str):
+SCHEMA = 3  # of the JSON, which README.md describes
+
+
+def flat(finding, jacobians=False):
+    """A finding as JSON holds it."""
+    values = {
+        name: as_json(value)
+        for name, value in finding.values.items()
+        if jacobians or not isinstance(value, torch.Tensor)
+    }
+    return {**vars(finding), "section": finding.section, "values": values}
+
+
+def as_json(value):
+    """A tensor as nested lists, and what JSON does not know in words."""
+    if isinstance(value, torch.Tensor):
+        return as_json(value.tolist())
+    if isinstance(value, list):
+        return [as_json(item) for item in value]
+    return value if isinstance(value, (int, str)) else number(value)
+
+
+def number(value):
+    """A finite float as it is; nan, inf and complex numbers in words."""
+    return (
+        value if isinstance(value, float) and abs(value) < torch.inf else brief(value)
+    )
+
+
+def shown(finding):
     """A finding as lines of text."""
-    first, *rest = (line.text(translate) for line in finding.lines())
-    lines = wrapped(f"{translate(finding.severity)} {first}", "  ", "    ")
-    return lines + [line for text in rest for line in wrapped(text, "      ", "        ")]
+    first, *rest = finding.lines()
+    lines = wrapped(f"{_(finding.severity)} {first}", "  ", "    ")
+    return lines + [
+        line for text in rest for line in wrapped(text, "      ", "        ")
+    ]
 
 
 def wrapped(text, first, further):
     """Lines of text with these indents."""
     return textwrap.wrap(
-        text, 96, initial_indent=first, subsequent_indent=further, break_long_words=False,
+        text,
+        96,
+        initial_indent=first,
+        subsequent_indent=further,
+        break_long_words=False,
         break_on_hyphens=False,
-    )  # fmt: skip
-
-
-def as_json(value):
-    """A finding as a dict, with its words; a tensor as nested lists; anything else in words."""
-    if isinstance(value, Finding):
-        return vars(value) | {name: getattr(value, name) for name in ENGLISH}
-    if isinstance(value, (Clause, Judged)):
-        return vars(value)
-    if isinstance(value, Said):
-        return {"template": value.template, "gaps": value.gaps}
-    return value.tolist() if isinstance(value, torch.Tensor) else brief(value)
+    )
 
 
 def marked_up(line):
-    """As HTML: what stands in backticks, and what looks like a name in Python, is set as code."""
+    """As HTML: what stands in backticks, or looks like a name in Python, is set as code."""
     line = html.escape(line, quote=False)
     return CODE.sub(lambda m: f"{CODE_AS}{m[1] or m[2]}</code>", line)
 
 
 def distinct(one, other):
     """How many digits two numbers need to look different."""
-    for digits in range(3, 17) if isinstance(one, float) and isinstance(other, float) else ():
+    for digits in range(3, 17):
+        if not (isinstance(one, float) and isinstance(other, float)):
+            break
         if brief(one, digits) != brief(other, digits):
             return digits
     return 3
 
 
 def brief(value, digits=3):
-    """A number with this many digits, a dtype without "torch.", anything else as it prints."""
+    """A number with this many digits, a dtype without "torch.", anything else as printed."""
     if isinstance(value, complex):
         real, imaginary = brief(value.real, digits), brief(abs(value.imag), digits)
         sign = "-" if value.imag < 0 else "+"
         return real if imaginary == "0" else f"{real}{sign}{imaginary}i"
     if isinstance(value, float):
         return "0" if abs(value) < 1e-12 else f"{value:.{digits}g}"
-    return str(value).removeprefix("torch." * isinstance(value, torch.dtype))
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    return str(value)

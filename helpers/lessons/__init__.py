@@ -14,11 +14,14 @@ VERIFIED_WITH = "2.15.0"  # the torch with which every stored output was compute
 
 if torch.__version__.split("+")[0] != VERIFIED_WITH:
     print(
-        f"This is torch {torch.__version__}. The course was verified with {VERIFIED_WITH}: on "
-        "another version some numbers, tables and error messages differ from what is stored."
+        f"This is torch {torch.__version__}. The course was verified with "
+        f"{VERIFIED_WITH}: on another version some numbers, tables and error messages "
+        "differ from what is stored."
     )
 
-# All are PyTorch's, about its own code and about the machine; no stored output may hang on them.
+# All are PyTorch's, about its own code and about the machine; no stored output may hang
+# on them.
 warnings.filterwarnings("ignore", ".torch.jit.script. is deprecated", FutureWarning)
 warnings.filterwarnings("ignore", "Guards may run slower on Python", RuntimeWarning)
-logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # "No CUDA runtime is found"
+# "No CUDA runtime is found".
+logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)

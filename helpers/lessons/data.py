@@ -6,8 +6,8 @@ import torch
 def digits(dtype=torch.float32):
     """The 1,797 handwritten digits of scikit-learn's `load_digits`, in a fixed split.
 
-    Returns train_x (1437, 64), train_y (1437), test_x (360, 64), test_y (360): pixels in [0, 1]
-    of `dtype`, row by row from an 8 × 8 scan; labels 0 to 9 as int64.
+    Returns train_x (1437, 64), train_y (1437), test_x (360, 64), test_y (360): pixels
+    in [0, 1] of `dtype`, row by row from an 8 × 8 scan; labels 0 to 9 as int64.
     Source: https://archive.ics.uci.edu/dataset/80
     """
     from sklearn.datasets import load_digits

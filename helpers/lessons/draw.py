@@ -1,5 +1,5 @@
-"""The drawing of autograd graphs, rings of references, layers, decisions, verdicts, and what
-processes send.
+"""The drawing of autograd graphs, rings of references, layers, decisions, verdicts, and
+what processes send.
 
 The look of all figures is in figures.mplstyle beside this.
 """
@@ -18,18 +18,23 @@ VERDICTS = {"right": "#cfe8f7", "raises": "#F0C566", "wrong": OURS}
 def graph(ax=None, title=None, inputs=None, **outputs):
     """Draw the graph that autograd recorded and print its edges, one node a line.
 
-    outputs: tensors by name, such as y=y; inputs: a dict of leaves by name. Backward walks along
-    the arrows, downwards. Nodes of custom Functions are orange, PyTorch's own blue, leaves green.
+    outputs: tensors by name, such as y=y; inputs: a dict of leaves by name. Backward
+    walks along the arrows, downwards. Nodes of custom Functions are orange, PyTorch's
+    own blue, leaves green.
     ax: where to draw; without it, a figure of its own.
     """
-    nodes = _walk(outputs, {id(tensor): name for name, tensor in (inputs or {}).items()})
+    nodes = _walk(
+        outputs, {id(tensor): name for name, tensor in (inputs or {}).items()}
+    )
     for node, data in nodes.nodes(data=True):
         following = [nodes.nodes[other]["label"] for other in nodes.successors(node)]
         if following:
             print(f"{data['label']} → {', '.join(following)}")
     places, chains = _layout(nodes)
     if ax is None:
-        columns = 1 + max(x for x, _ in places.values()) - min(x for x, _ in places.values())
+        columns = (
+            1 + max(x for x, _ in places.values()) - min(x for x, _ in places.values())
+        )
         rows = 1 - min(y for _, y in places.values())
         _, ax = plt.subplots(figsize=(min(1.9 * columns, 11), 0.55 * rows))
     if title:
@@ -38,7 +43,9 @@ def graph(ax=None, title=None, inputs=None, **outputs):
 
 
 def _walk(outputs, names):
-    """The graph behind `outputs` as a networkx DiGraph whose nodes have a label and a colour."""
+    """The graph behind `outputs` as a networkx DiGraph whose nodes have a label and a
+    colour.
+    """
     found, numbers = nx.DiGraph(), {}
 
     def visit(node):
@@ -49,10 +56,14 @@ def _walk(outputs, names):
         else:
             ours = isinstance(node, torch.autograd.function.BackwardCFunction)
             label, colour = type(node).__name__, OURS if ours else THEIRS
-        same = sum(data["label"].split(" #")[0] == label for _, data in found.nodes(data=True))
+        same = sum(
+            data["label"].split(" #")[0] == label for _, data in found.nodes(data=True)
+        )
         numbers[node] = len(found)
         found.add_node(
-            numbers[node], label=f"{label} #{same + 1}" if same else label, colour=colour
+            numbers[node],
+            label=f"{label} #{same + 1}" if same else label,
+            colour=colour,
         )
         for following, _ in node.next_functions:
             if following is not None:
@@ -66,13 +77,16 @@ def _walk(outputs, names):
 
 
 def _layout(nodes):
-    """Places by node, and for every edge the points it runs through, clear of other nodes' rows."""
+    """Places by node, and for every edge the points it runs through, clear of other
+    nodes' rows.
+    """
     layers = [list(layer) for layer in nx.topological_generations(nodes)]
     row = {node: number for number, layer in enumerate(layers) for node in layer}
     parents = {node: list(nodes.predecessors(node)) for node in nodes}
     chains = []
     for start, end in nodes.edges:
-        # An edge over several rows gets a place of its own in each of them, like a node.
+        # An edge over several rows gets a place of its own in each of them, like a
+        # node.
         chain = [
             start,
             *((start, end, between) for between in range(row[start] + 1, row[end])),
@@ -82,12 +96,16 @@ def _layout(nodes):
             layers[point[2]].append(point)
             parents[point] = [above]
         if len(chain) > 2:
-            parents[end] = [chain[-2] if parent == start else parent for parent in parents[end]]
+            parents[end] = [
+                chain[-2] if parent == start else parent for parent in parents[end]
+            ]
         chains.append(chain)
     places = {}
     for number, layer in enumerate(layers):
         if number:
-            layer.sort(key=lambda n: sum(places[p][0] for p in parents[n]) / len(parents[n]))
+            layer.sort(
+                key=lambda n: sum(places[p][0] for p in parents[n]) / len(parents[n])
+            )
         for column, node in enumerate(layer):
             places[node] = (column - (len(layer) - 1) / 2, -number)
     return places, chains
@@ -102,8 +120,12 @@ def _paint(ax, nodes, places, chains):
             va="center",
             fontsize=8.5,
             color="white",
-            bbox={"boxstyle": "round,pad=0.4", "facecolor": data["colour"], "edgecolor": "none"},
-        )  # fmt: skip
+            bbox={
+                "boxstyle": "round,pad=0.4",
+                "facecolor": data["colour"],
+                "edgecolor": "none",
+            },
+        )
         for node, data in nodes.nodes(data=True)
     }
     across, down = zip(*places.values(), strict=True)
@@ -112,22 +134,34 @@ def _paint(ax, nodes, places, chains):
     ax.axis("off")
     for chain in chains:
         for start, end in zip(chain, chain[1:], strict=False):
-            box_of = [boxes[n].get_bbox_patch() if n in boxes else None for n in (start, end)]
+            box_of = [
+                boxes[n].get_bbox_patch() if n in boxes else None for n in (start, end)
+            ]
             ax.add_patch(
                 FancyArrowPatch(
-                    places[start], places[end], patchA=box_of[0], patchB=box_of[1],
-                    arrowstyle="-|>" if end in boxes else "-", mutation_scale=11, color="#888888",
-                    linewidth=1.2, shrinkA=0, shrinkB=0,
-                    zorder=4,  # after the boxes, whose sizes are known only once they are drawn
+                    places[start],
+                    places[end],
+                    patchA=box_of[0],
+                    patchB=box_of[1],
+                    arrowstyle="-|>" if end in boxes else "-",
+                    mutation_scale=11,
+                    color="#888888",
+                    linewidth=1.2,
+                    shrinkA=0,
+                    shrinkB=0,
+                    # After the boxes, whose sizes are known only once they are drawn.
+                    zorder=4,
                 )
-            )  # fmt: skip
+            )
 
 
 def ring(*links, title=None):
-    """Draw objects that keep one another alive, each pointing at the next, and print them.
+    """Draw objects that keep one another alive, each pointing at the next, and print
+    them.
 
-    links: pairs of an object's name and what its arrow to the next object is called; the last
-    object points at the first. PyTorch's own nodes, such as AddBackward0, are blue.
+    links: pairs of an object's name and what its arrow to the next object is called;
+    the last object points at the first. PyTorch's own nodes, such as AddBackward0, are
+    blue.
     """
     names = [name for name, _ in links]
     colours = [THEIRS if name.endswith("Backward0") else OURS for name in names]
@@ -137,31 +171,48 @@ def ring(*links, title=None):
     _, ax = plt.subplots(figsize=(4.6, 2.9))
     boxes = [
         ax.text(
-            *place, name, ha="center", va="center", color="white",
-            bbox={"boxstyle": "round,pad=0.5", "facecolor": colour, "edgecolor": "none"},
+            *place,
+            name,
+            ha="center",
+            va="center",
+            color="white",
+            bbox={
+                "boxstyle": "round,pad=0.5",
+                "facecolor": colour,
+                "edgecolor": "none",
+            },
         )
         for place, name, colour in zip(at, names, [OUTPUT, *colours[1:]], strict=True)
-    ]  # fmt: skip
+    ]
     ax.set(xlim=(-2, 2), ylim=(-1.3, 1.4), title=title)
     ax.axis("off")
     for place, (_, label) in enumerate(links):
         following = (place + 1) % len(links)
         ax.add_patch(
             FancyArrowPatch(
-                at[place], at[following], connectionstyle="arc3,rad=-0.2", arrowstyle="-|>",
-                patchA=boxes[place].get_bbox_patch(), patchB=boxes[following].get_bbox_patch(),
-                mutation_scale=14, color="#888888", linewidth=1.5, zorder=4,
+                at[place],
+                at[following],
+                connectionstyle="arc3,rad=-0.2",
+                arrowstyle="-|>",
+                patchA=boxes[place].get_bbox_patch(),
+                patchB=boxes[following].get_bbox_patch(),
+                mutation_scale=14,
+                color="#888888",
+                linewidth=1.5,
+                zorder=4,
             )
-        )  # fmt: skip
+        )
         between = around[place] - math.pi / len(links)
         outside = 1.15 * math.cos(between), 1.15 * math.sin(between)
         ax.text(*outside, label, ha="center", va="center", fontsize=9)
 
 
 def layers(seen):
-    """Draw which operations ran inside which function, with autograd between, and print how many.
+    """Draw which operations ran inside which function, with autograd between, and print
+    how many.
 
-    seen: pairs of a function's name and the list of the names of its operations, in order
+    seen: pairs of a function's name and the list of the names of its operations, in
+          order
     """
     _, ax = plt.subplots(figsize=(10, 3.2))
     end = 0
@@ -174,7 +225,12 @@ def layers(seen):
             _box(ax, place, 0.5, 1, 1.2, operation, LEAF, rotation=90)
     names = ["__torch_function__", "autograd", "__torch_dispatch__"]
     ax.set_yticks([3.35, 2.35, 1.1], names)
-    ax.set(xticks=[], xlim=(0, end), ylim=(0.4, 3.8), title="What each layer sees, in order")
+    ax.set(
+        xticks=[],
+        xlim=(0, end),
+        ylim=(0.4, 3.8),
+        title="What each layer sees, in order",
+    )
     ax.tick_params(length=0)
     ax.grid(False)
     ax.spines[:].set_visible(False)
@@ -184,20 +240,31 @@ def layers(seen):
 def _box(ax, left, bottom, width, height, label, colour, rotation=0):
     ax.add_patch(plt.Rectangle((left, bottom), width - 0.1, height, color=colour))
     place = left + (width - 0.1) / 2, bottom + height / 2
-    ax.text(*place, label, ha="center", va="center", color="white", fontsize=8, rotation=rotation)
+    ax.text(
+        *place,
+        label,
+        ha="center",
+        va="center",
+        color="white",
+        fontsize=8,
+        rotation=rotation,
+    )
 
 
 def decisions(questions, otherwise):
-    """Draw questions from top to bottom, each with its answer for "yes" to the right, and print how
-    many answers there are.
+    """Draw questions from top to bottom, each with its answer for "yes" to the right,
+    and print how many answers there are.
 
-    questions: pairs of a question and an answer; otherwise: the answer if every reply is no
+    questions: pairs of a question and an answer; otherwise: the answer if every reply
+               is no
     """
     _, ax = plt.subplots(figsize=(7, 1.05 * len(questions) + 0.6))
     style = {"ha": "center", "va": "center", "color": "white", "fontsize": 10}
     last = len(questions)
     for row, (question, answer) in enumerate(questions):
-        ax.annotate("", (0, -row - 0.72), (0, -row - 0.3), arrowprops={"arrowstyle": "-|>"})
+        ax.annotate(
+            "", (0, -row - 0.72), (0, -row - 0.3), arrowprops={"arrowstyle": "-|>"}
+        )
         ax.text(0.05, -row - 0.5, "no", va="center", fontsize=9)
         ax.annotate("", (1.02, -row), (0.62, -row), arrowprops={"arrowstyle": "-|>"})
         ax.text(0.8, -row + 0.12, "yes", ha="center", fontsize=9)
@@ -214,7 +281,8 @@ def decisions(questions, otherwise):
 def transparent_and_opaque(graphs, place):
     """Draw the operations of a graph in a row, for each name, one at `place` in orange.
 
-    Prints the names. graphs: lists of names of operations, by what stands in front of the row
+    Prints the names. graphs: lists of names of operations, by what stands in front of
+    the row
     """
     _, ax = plt.subplots(figsize=(9, 0.7 * len(graphs) + 0.3))
     for row, operations in enumerate(graphs.values()):
@@ -224,18 +292,25 @@ def transparent_and_opaque(graphs, place):
     for name, operations in graphs.items():
         print(f"{name}: {', '.join(operations)}")
     ax.set_yticks([0.3 - row for row in range(len(graphs))], [*graphs])
-    ax.set(xticks=[], xlim=(0, max(map(len, graphs.values()))), ylim=(-len(graphs) + 0.9, 0.7))
+    ax.set(
+        xticks=[],
+        xlim=(0, max(map(len, graphs.values()))),
+        ylim=(-len(graphs) + 0.9, 0.7),
+    )
     ax.tick_params(length=0)
     ax.grid(False)
     ax.spines[:].set_visible(False)
 
 
 def travels(maps, processes):
-    """Draw what each process passes to collectives, at the left, and what it gets, at the right,
-    with an arrow for each element that travels; print how many of them stay and how many are sent.
+    """Draw what each process passes to collectives, at the left, and what it gets, at
+    the right, with an arrow for each element that travels; print how many of them stay
+    and how many are sent.
 
-    maps: matrices by name, elements that arrive x elements that are passed, in the order of the
-    processes: an arrow for what is not 0. processes: how many, up to 4; each has a colour
+    maps: matrices by name, elements that arrive x elements that are passed, in the
+          order of the
+    processes: an arrow for what is not 0. processes: how many, up to 4; each has a
+               colour
     """
     _, axes = plt.subplots(1, len(maps), figsize=(2.2 * len(maps), 3), squeeze=False)
     colours = [OURS, THEIRS, LEAF, OUTPUT]
@@ -264,25 +339,41 @@ def _in_bands(elements, processes):
     """For each element: its process, and its height in the band of that process."""
     of_each = elements // processes
     below = [0.17 * (place - (of_each - 1) / 2) for place in range(of_each)]
-    return [(process, -process - down) for process in range(processes) for down in below]
+    return [
+        (process, -process - down) for process in range(processes) for down in below
+    ]
 
 
 def verdicts(rows, columns, notes):
-    """Draw a table of verdicts, "right", "raises" or "wrong", with a note behind each row.
+    """Draw a table of verdicts, "right", "raises" or "wrong", with a note behind each
+    row.
 
-    Prints the table. rows: the verdicts of each row, by its name; columns: what stands above them
+    Prints the table. rows: the verdicts of each row, by its name; columns: what stands
+    above them
     """
     _, ax = plt.subplots(figsize=(9.5, 0.4 * len(rows) + 0.4))
     for row, (words, note) in enumerate(zip(rows.values(), notes, strict=True)):
         for column, word in enumerate(words):
             wrong = word == "wrong"
-            look = {"color": "white", "weight": "bold"} if wrong else {"color": "#222222"}
+            look = (
+                {"color": "white", "weight": "bold"} if wrong else {"color": "#222222"}
+            )
             ax.add_patch(plt.Rectangle((column, row), 0.96, 0.92, color=VERDICTS[word]))
-            ax.text(column + 0.48, row + 0.46, word, ha="center", va="center", fontsize=9, **look)
+            ax.text(
+                column + 0.48,
+                row + 0.46,
+                word,
+                ha="center",
+                va="center",
+                fontsize=9,
+                **look,
+            )
         ax.text(len(columns) + 0.06, row + 0.46, note, va="center", fontsize=9)
     ax.set(xlim=(0, len(columns) + 1.6), ylim=(len(rows), 0))
     ax.set_xticks([column + 0.48 for column in range(len(columns))], columns)
-    ax.set_yticks([row + 0.46 for row in range(len(rows))], rows, family="monospace", fontsize=8.5)
+    ax.set_yticks(
+        [row + 0.46 for row in range(len(rows))], rows, family="monospace", fontsize=8.5
+    )
     ax.tick_params(length=0, top=False, labeltop=True, labelbottom=False, bottom=False)
     ax.grid(False)
     ax.spines[:].set_visible(False)
@@ -292,7 +383,8 @@ def verdicts(rows, columns, notes):
 
 
 def owners(grids):
-    """Draw which thread owns which element, a table beside the other, and print how many it owns.
+    """Draw which thread owns which element, a table beside the other, and print how
+    many it owns.
 
     grids: tables of the numbers of threads, channels by pixels, by what stands above
     """
@@ -305,7 +397,9 @@ def owners(grids):
                 _box(ax, x, -y, 1, 0.9, thread, colour)
         each = sum(map(len, rows)) // len({thread for row in rows for thread in row})
         print(f"{title}: {each} of {sum(map(len, rows))} elements for each thread")
-        ax.set(xticks=[], yticks=[], xlim=(0, len(rows[0])), ylim=(0.95 - len(rows), 0.95))
+        ax.set(
+            xticks=[], yticks=[], xlim=(0, len(rows[0])), ylim=(0.95 - len(rows), 0.95)
+        )
         ax.set(title=title, xlabel="pixels of a row", ylabel="channels")
         ax.grid(False)
         ax.spines[:].set_visible(False)

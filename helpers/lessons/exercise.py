@@ -1,4 +1,7 @@
-"""`exercise("2.1")`: the exercises of the course, each with a check, hints and a solution."""
+"""`exercise("2.1")`.
+
+The exercises of the course, each with a check, hints and a solution.
+"""
 
 import html
 import importlib
@@ -7,41 +10,37 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from functools import partial
 from pathlib import Path
 
-from helpers.lessons.declared import check_declaration
-from helpers.lessons.judge.compare import difference, unlike
-from helpers.lessons.judge.kind import is_function_class, misfit
+from helpers.lessons.classroom.record import record
+from helpers.lessons.judge.compare import explain_difference, find_difference
+from helpers.lessons.judge.declaration import check_declaration
+from helpers.lessons.judge.kind import is_function_class, wrong_kind
 from helpers.lessons.judge.later import silently_wrong
 from helpers.lessons.judge.numbers import first_line, raises
 from helpers.lessons.judge.source import edited, made_of, outline, source_of
-from helpers.lessons.judge.variations import Feed, caught, disturbed
-from helpers.lessons.record import record
-from helpers.lessons.said import BEGINS, Said, Wrong, at, said
-from helpers.lessons.world import is_full, usual_world
+from helpers.lessons.judge.surroundings import is_full, usual_settings
+from helpers.lessons.judge.variations import Inputs, caught, disturbed
+from helpers.lessons.language import _, at
 
 NOT_ATTEMPTED, WRONG, RIGHT = "○", "✗", "✓"
-# White on these is read on a light page and on a dark one; colour-blind people tell them apart.
+# White on these is read on a light page and on a dark one; colour-blind people tell
+# them apart.
 COLOURS = {NOT_ATTEMPTED: "#696969", WRONG: "#b34f00", RIGHT: "#007a59"}
 KNOWN = {}  # every Exercise made so far, by its number
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check says of an attempt: `mark` is one of ○ ✗ ✓, `said` is why.
+    """What a check says of an attempt: `mark` is one of ○ ✗ ✓, `message` is why.
 
     It is true if the attempt is right.
     """
 
     mark: str
-    said: Said
-
-    @property
-    def message(self):
-        """`said`, in words."""
-        return str(self.said)
+    message: str
 
     def __bool__(self):
         return self.mark == RIGHT
@@ -49,23 +48,30 @@ class Verdict:
 
 @dataclass(repr=False, kw_only=True)
 class Exercise:
-    """One exercise, with the three things that a learner can do: `check`, `hint`, `solution`.
+    """One exercise, with the three things that a learner can do: `check`, `hint`,
+    `solution`.
 
     number:      "2.1" is the first of chapter 02
-    reference:   a right answer: a class or function, whose source `solution()` shows, or a value
-    stub:        what the notebook's cell holds before anyone touched it, without the check; or
-                 {old: new}, what to change in the source of the reference to get it
-    wrong:       wrong attempts, each ({old: new}, words): what to change in the source of the
-                 reference, and words that the verdict on it must hold
+    reference:   a right answer: a class or function, whose source `solution()` shows,
+                 or a value
+    stub:        what the notebook's cell holds before anyone touched it, without the
+                 check; or {old: new}, what to change in the source of the reference to
+                 get it
+    wrong:       wrong attempts, each ({old: new}, words): what to change in the source
+                 of the reference, and words that the verdict on it must hold
     like:        what an attempt must do, written with PyTorch's own operations
-    feeds:       what an answer may be fed, each a `Feed` from which inputs are made
-    called:      attempt -> the function that is like `like`, if not the attempt or its apply
-    order:       2 if there must be second derivatives; silently wrong they are never right
+    inputs:      what an answer may be fed, each `Inputs` from which tensors are made;
+                 `feeds` is an older name of it
+    called:      attempt -> the function that is like `like`, if not the attempt or its
+                 apply
+    order:       2 if there must be second derivatives; silently wrong they are never
+                 right
     faithful:    False if the gradient is not meant to be the derivative
     doctor:      False if the doctor, who looks for a Function, has nothing to say
     kind:        properties that say whether it is an answer at all, before it is called
     properties:  what else must hold, in this order (see judge/properties.py)
-    needs:       a function that raises, and says what is missing, where attempts cannot be tried
+    needs:       a function that raises, and says what is missing, where attempts cannot
+                 be tried
     success:     said of a right attempt
     hints:       two or three, from vague to nearly there
     explanation: said under the solution
@@ -79,7 +85,8 @@ class Exercise:
     stub: str | dict[str, str]
     wrong: Iterable[tuple[dict[str, str], str]] = ()
     like: Callable | None = None
-    feeds: tuple[Feed, ...] = ()
+    inputs: tuple[Inputs, ...] = ()
+    feeds: InitVar[tuple[Inputs, ...]] = ()
     called: Callable | None = None
     order: int = 1
     faithful: bool = True
@@ -92,19 +99,22 @@ class Exercise:
     explanation: str
     hints_given: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self, feeds):
+        self.inputs = self.inputs or feeds
         check_declaration(self)
         KNOWN[self.number] = self
 
-    @usual_world()
+    @usual_settings()
     def judge(self, *attempts):
         """The verdict on `attempts`; an exception inside them becomes one, too."""
         if len(attempts) != 1:
             got = len(attempts)
-            return Verdict(WRONG, Wrong("check takes one answer, got {got}.", got=got))
+            return Verdict(
+                WRONG, _("check takes one answer, got {got}.").format(got=got)
+            )
         (attempt,) = attempts
         if self._is_untouched(attempt):
-            return Verdict(NOT_ATTEMPTED, Said("not attempted yet"))
+            return Verdict(NOT_ATTEMPTED, _("not attempted yet"))
         try:
             self.needs()
         except Exception as error:
@@ -114,45 +124,51 @@ class Exercise:
         except Exception as error:
             if is_full(error):
                 return _not_checked(first_line(error))
-            wrong = raises(error, "your code raises {kind}: {message}")
+            wrong = raises(error, _("your code raises {kind}: {message}"))
         if wrong:
-            return Verdict(WRONG, said(wrong, Wrong))
-        return Verdict(RIGHT, Said(self.success))
+            return Verdict(WRONG, wrong)
+        return Verdict(RIGHT, _(self.success))
 
     def check(self, *attempts):
         """Show the verdict on `attempts`."""
         verdict = self.judge(*attempts)
         record(self.number, verdict.mark)
         title = f"{self.number} {self.name}"
-        message = re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(verdict.message, quote=False))
+        message = re.sub(
+            r"`(.+?)`", r"<code>\1</code>", html.escape(verdict.message, quote=False)
+        )
         colour = COLOURS[verdict.mark]
-        mark = f'<b style="background: {colour}; color: white; padding: 0 4px">{verdict.mark}</b>'
-        says = Said(BEGINS, where=f"{mark} <b>{html.escape(title)}</b>", words=message)
+        style = f"background: {colour}; color: white; padding: 0 4px"
+        mark = f'<b style="{style}">{verdict.mark}</b>'
+        frame = f"border-left: 4px solid {colour}; padding-left: 8px"
+        says = at(f"{mark} <b>{html.escape(title)}</b>", message)
         _show(
-            _wrapped(str(at(Said(f"{verdict.mark} {title}"), verdict.said))),
-            f'<div style="border-left: 4px solid {colour}; padding-left: 8px">{says}</div>',
+            _wrapped(at(f"{verdict.mark} {title}", verdict.message)),
+            f'<div style="{frame}">{says}</div>',
         )
 
     def hint(self):
         """Print the next hint; after the last one, say so and repeat it."""
         self.hints_given = min(self.hints_given + 1, len(self.hints))
         given, all_of_them = self.hints_given, len(self.hints)
-        template = "Hint {given} of {all}: {hint}"
+        template = _("Hint {given} of {all}: {hint}")
         if given == all_of_them:
-            template = "Hint {given} of {all} (the last one): {hint}"
-        hint = Said(self.hints[given - 1])
-        print(_wrapped(str(Said(template, given=given, all=all_of_them, hint=hint))))
+            template = _("Hint {given} of {all} (the last one): {hint}")
+        hint = _(self.hints[given - 1])
+        print(_wrapped(template.format(given=given, all=all_of_them, hint=hint)))
 
     def solution(self):
         """Print the reference and why it is right."""
-        print(f"{self.edited().strip()}\n\n{_wrapped(str(Said(self.explanation)))}")
+        print(f"{self.edited().strip()}\n\n{_wrapped(_(self.explanation))}")
 
     def edited(self, edits=None):
         """The source of the reference, with edits {old: new}.
 
         Raises ValueError if an old text does not occur.
         """
-        has_source = inspect.isclass(self.reference) or inspect.isfunction(self.reference)
+        has_source = inspect.isclass(self.reference) or inspect.isfunction(
+            self.reference
+        )
         source = source_of(self.reference) if has_source else str(self.reference)
         try:
             return edited(source, edits or {})
@@ -169,7 +185,9 @@ class Exercise:
     @property
     def cell(self):
         """The text of the stub."""
-        return self.stub if isinstance(self.stub, str) else self.edited(self.stub).strip()
+        return (
+            self.stub if isinstance(self.stub, str) else self.edited(self.stub).strip()
+        )
 
     def __repr__(self):
         return f"exercise {self.number} {self.name}: .check(...), .hint(), .solution()"
@@ -177,38 +195,47 @@ class Exercise:
     def _is_untouched(self, attempt):
         if attempt is ...:
             return True
-        (kind, parts), (stub_kind, stub_parts) = map(outline, (attempt, self.made_of(self.cell)))
+        (kind, parts), (stub_kind, stub_parts) = map(
+            outline, (attempt, self.made_of(self.cell))
+        )
         return kind == stub_kind and parts in ({}, stub_parts)
 
     def _sentences(self, attempt):
         """What is wrong, the coarsest first, and None for what is not."""
-        yield misfit(attempt, self.reference)
+        yield wrong_kind(attempt, self.reference)
         for has in self.kind:
             yield from has(attempt)
         function = attempt.apply if is_function_class(attempt) else attempt
         function = self.called(attempt) if self.called else function
         how = {"order": self.order, "faithful": self.faithful}
-        explained = lambda inputs: difference(function, self.like, inputs, **how)  # noqa: E731
-        for feed in self.feeds if self.doctor else ():
-            yield _unlike(explained, feed)
-        for feed in self.feeds:
-            compared = partial(unlike, faithful=self.faithful)
-            yield from caught(compared, function, self.like, feed, self.doctor and explained)
-            yield from disturbed(function, self.like, feed)
+
+        def explained(inputs):
+            return explain_difference(function, self.like, inputs, **how)
+
+        for given in self.inputs if self.doctor else ():
+            yield _with_doctor(explained, given)
+        for given in self.inputs:
+            compared = partial(find_difference, faithful=self.faithful)
+            yield from caught(
+                compared, function, self.like, given, self.doctor and explained
+            )
+            yield from disturbed(function, self.like, given)
         for has in self.properties:
             yield from has(attempt)
-        for feed in self.feeds:
+        for given in self.inputs:
             compared = partial(silently_wrong, order=self.order)
-            yield from caught(compared, function, self.like, feed)
+            yield from caught(compared, function, self.like, given)
 
 
 def _not_checked(error):
-    return Verdict(NOT_ATTEMPTED, Said("it cannot be checked here: {error}", error=error))
+    return Verdict(
+        NOT_ATTEMPTED, _("it cannot be checked here: {error}").format(error=error)
+    )
 
 
-def _unlike(explained, feed):
+def _with_doctor(explained, given):
     """What is wrong in the plain case, and where if it is not the same everywhere."""
-    (where, inputs), *others = feed.plain()
+    (where, inputs), *others = given.plain()
     wrong = explained(inputs)
     everywhere = wrong and all(explained(other) == wrong for _, other in others[:1])
     return wrong if everywhere else at(where, wrong)
@@ -216,14 +243,19 @@ def _unlike(explained, feed):
 
 def exercises(chapter="*"):
     """The exercises of the course, or of one chapter, such as "02", in order."""
-    for path in sorted((Path(__file__).parent / "exercises").glob(f"chapter_{chapter}.py")):
+    for path in sorted(
+        (Path(__file__).parent / "exercises").glob(f"chapter_{chapter}.py")
+    ):
         module = importlib.import_module(f"helpers.lessons.exercises.{path.stem}")
-        yield from [value for value in vars(module).values() if isinstance(value, Exercise)]
+        yield from [
+            value for value in vars(module).values() if isinstance(value, Exercise)
+        ]
 
 
-@usual_world()  # the first call imports the exercises, which hold tensors
+@usual_settings()  # the first call imports the exercises, which hold tensors
 def exercise(number):
-    """The `Exercise` with that number: one of the course, such as "2.1", or one made elsewhere.
+    """The `Exercise` with that number: one of the course, such as "2.1", or one made
+    elsewhere.
 
     Raises ValueError if there is none.
     """
@@ -231,7 +263,10 @@ def exercise(number):
         raise ValueError(f'number must be a string such as "2.1", got {number!r}')
     wanted = number.strip().replace(",", ".")
     chapter = wanted.partition(".")[0].zfill(2)
-    course = {known.number: known for known in exercises(chapter if chapter.isdigit() else "*")}
+    course = {
+        known.number: known
+        for known in exercises(chapter if chapter.isdigit() else "*")
+    }
     known = KNOWN | course  # nothing takes a number of the course's
     if wanted not in known:
         course = {known.number: known for known in exercises()}

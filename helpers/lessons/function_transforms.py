@@ -1,5 +1,5 @@
-"""What `torch.func` does to an operation: the columns of chapter 10's table, and what the tests of
-`helpers/ops` run every operation through.
+"""What `torch.func` does to an operation: the columns of chapter 10's table, and what
+the tests of `helpers/ops` run every operation through.
 """
 
 import warnings
@@ -10,7 +10,10 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, linearize, vmap
 
 
 def loss(f):
-    """A number, so that there is a gradient; not linear, so that there is a second one."""
+    """A number, so that there is a gradient.
+
+    Not linear, so that there is a second one.
+    """
     return lambda *tensors: f(*tensors).square().sum()
 
 
@@ -34,7 +37,9 @@ def by_all(transform):
 
 
 def everywhere(count):
-    """in_dims for each of `count` tensors alone and for several, in front and behind."""
+    """in_dims for each of `count` tensors alone and for several, in front and
+    behind.
+    """
     return list(product((None, 0, -1), repeat=count))[1:]
 
 
@@ -74,16 +79,21 @@ def transforms(choice):
 
 
 TRANSFORMS = transforms(everywhere)
-# Compiling takes a while, so no more than needed. torch 2.15.0 compiles `linearize` of nothing.
+# Compiling takes a while, so no more than needed. torch 2.15.0 compiles `linearize` of
+# nothing.
 COMPILABLE = transforms(turn_and_turn_about)
 del COMPILABLE["linearize"], COMPILABLE["jvp(jvp)"]
 
 
 def together(*calls):
-    """Several operations as one function of one number, since each compilation takes long.
+    """Several operations as one function of one number, since each compilation takes
+    long.
 
     calls: (function, its tensors), all of one dtype; the number scales every tensor.
     """
     return lambda scale: torch.cat(
-        [function(*(scale * tensor for tensor in tensors)).flatten() for function, tensors in calls]
+        [
+            function(*(scale * tensor for tensor in tensors)).flatten()
+            for function, tensors in calls
+        ]
     )

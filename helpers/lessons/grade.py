@@ -1,21 +1,27 @@
-"""What the checks say of notebooks that were handed in, as a table of students and exercises.
+"""What the checks say of notebooks that were handed in, as a table of students and
+exercises.
 
-    python -m helpers.lessons.grade handed_in/*.ipynb [--seconds 120] [--csv verdicts.csv]
+    python -m helpers.lessons.grade handed_in/*.ipynb [--csv verdicts.csv]
     python -m helpers.lessons.grade --try assignment.py
 
-A folder in place of a notebook is one student: its notebooks make one row. Each notebook is
-executed from the start, in a kernel and a folder of its own, which holds a copy of what lies beside
-the notebook: modules and data, but no other notebooks, nor folders that hold some. A cell is
-interrupted after its seconds; where that does not help, the kernel is ended.
+A folder in place of a notebook is one student: its notebooks make one row. Each
+notebook is executed from the start, in a kernel and a folder of its own, which holds a
+copy of what lies beside
+the notebook: modules and data, but no other notebooks, nor folders that hold some. A
+cell is interrupted after its seconds, and the kernel is ended after those of the
+notebook.
 
-✓ right, ✗ wrong, ○ not attempted; ! no verdict, and a sentence under the table says why; an empty
-place: no such check was run. The table grows with each student, and so does the CSV file.
+✓ right, ✗ wrong, ○ not attempted; ! no verdict, and a sentence under the table says
+why; an empty
+place: no such check was run. The table grows with each student, and so does the CSV
+       file.
 
-With --try, the exercises in a module of yours are tried: what is said of the reference, the stub
-and the wrong attempts of each.
+With --try, the exercises in a module of yours are tried: what is said of the reference,
+the stub and the wrong attempts of each.
 
-Formative, not an exam: the solutions lie beside the exercises, and anyone who wants a ✓ can get
-one. The notebooks run with your rights: run those of people you do not trust in a container.
+Formative, not an exam: the solutions lie beside the exercises, and anyone who wants a ✓
+can get one. The notebooks run with your rights: run those of people you do not trust in
+a container.
 """
 
 import argparse
@@ -27,9 +33,10 @@ import os
 import sys
 from pathlib import Path
 
-from helpers.lessons.attempts import try_exercises
+from helpers.lessons.classroom.handed_in import verdicts
+from helpers.lessons.classroom.trial import try_exercises
 from helpers.lessons.exercise import exercises
-from helpers.lessons.handed_in import said, verdicts
+from helpers.lessons.language import _
 
 
 def students(paths):
@@ -44,7 +51,11 @@ def students(paths):
 
 def _expanded(path):
     """What a pattern stands for: the shells of Windows leave that to us."""
-    return [path] if path.exists() else [*map(Path, sorted(glob.glob(str(path))))] or [path]
+    return (
+        [path]
+        if path.exists()
+        else [*map(Path, sorted(glob.glob(str(path))))] or [path]
+    )
 
 
 async def grade(notebooks, seconds, total, jobs, after_each):
@@ -54,6 +65,8 @@ async def grade(notebooks, seconds, total, jobs, after_each):
     after_each: called with what is known, and the student who is new in it
     """
     found, free = {}, asyncio.Semaphore(jobs)
+    # A kernel that is interrupted as it starts says so with a traceback.
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
 
     async def one(path):
         async with free:
@@ -64,7 +77,9 @@ async def grade(notebooks, seconds, total, jobs, after_each):
         for more, why in await asyncio.gather(*map(one, notebooks[student])):
             marks |= more
             sentences += why
-        found[student] = marks, sentences or [said("empty")] * (not notebooks[student])
+        if not notebooks[student]:
+            sentences = [_("the folder holds no notebook.")]
+        found[student] = marks, sentences
         after_each(found, student)
 
     with contextlib.suppress(asyncio.CancelledError):  # Ctrl-C
@@ -74,13 +89,17 @@ async def grade(notebooks, seconds, total, jobs, after_each):
 
 def table(found):
     """Rows, the first with the exercises of the chapters that were handed in."""
-    seen = {number for marks, _ in found.values() for number in marks}
+    seen = {number for marks, why in found.values() for number in marks}
     chapters = {number.split(".")[0] for number in seen}
     numbers = [e.number for e in exercises() if e.number.split(".")[0] in chapters]
     numbers += sorted(seen - {*numbers})
     yield ["student", *numbers, "why"]
     for student, (marks, sentences) in found.items():
-        yield [student, *(marks.get(number, "") for number in numbers), " ".join(sentences)]
+        yield [
+            student,
+            *(marks.get(number, "") for number in numbers),
+            " ".join(sentences),
+        ]
 
 
 def write(path, found):
@@ -94,14 +113,21 @@ def show(found):
     rows = [row[:-1] for row in table(found)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        print("  ".join(f"{value:<{width}}" for value, width in zip(row, widths, strict=True)))
-    for student, (_, sentences) in found.items():
+        print(
+            "  ".join(
+                f"{value:<{width}}" for value, width in zip(row, widths, strict=True)
+            )
+        )
+    for student, (_marks, sentences) in found.items():
         for sentence in sentences:
-            print(said("row", student=student, sentence=sentence))
+            row = _("{student}: {sentence}")
+            print(row.format(student=student, sentence=sentence))
 
 
 def say_in_utf_8():
-    """Where the output cannot show the marks, as in a file that a Windows shell writes."""
+    """Where the output cannot show the marks, as in a file that a Windows shell
+    writes.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             "○✗✓".encode(stream.encoding or "utf-8")
@@ -116,16 +142,26 @@ def main():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     cores = os.cpu_count()
-    parser.add_argument("notebooks", nargs="*", type=Path, help="notebooks, or folders of them")
-    parser.add_argument("--seconds", type=float, default=120, help="for each cell (120)")
-    parser.add_argument("--total", type=float, default=900, help="seconds for each notebook (900)")
-    parser.add_argument("--jobs", type=int, default=cores, help=f"notebooks at once ({cores})")
+    parser.add_argument(
+        "notebooks", nargs="*", type=Path, help="notebooks, or folders of them"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=120, help="for each cell (120)"
+    )
+    parser.add_argument(
+        "--total", type=float, default=900, help="seconds for each notebook (900)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=cores, help=f"notebooks at once ({cores})"
+    )
     parser.add_argument("--csv", type=Path, default=Path("verdicts.csv"))
     parser.add_argument("--try", type=Path, dest="module", metavar="MODULE")
     arguments = parser.parse_args()
     for option in ("seconds", "total", "jobs"):
         if not getattr(arguments, option) > 0:
-            parser.error(f"--{option} must be larger than 0, got {getattr(arguments, option):g}")
+            parser.error(
+                f"--{option} must be larger than 0, got {getattr(arguments, option):g}"
+            )
     if bool(arguments.notebooks) == bool(arguments.module):
         parser.error("give notebooks, or a module with --try")
     say_in_utf_8()
@@ -134,15 +170,26 @@ def main():
     try:
         write(arguments.csv, {})
     except OSError as error:
-        parser.error(f"--csv must be a file that can be written, got {arguments.csv}: {error}")
+        parser.error(
+            f"--csv must be a file that can be written, got {arguments.csv}: {error}"
+        )
     by_student = students(arguments.notebooks)
 
     def after_each(found, student):
-        with contextlib.suppress(OSError):  # it is open in Excel; the last one is not suppressed
+        # It is open in Excel; the last one is not suppressed.
+        with contextlib.suppress(OSError):
             write(arguments.csv, found)
-        marks = "  ".join(f"{number} {mark}" for number, mark in sorted(found[student][0].items()))
-        gaps = {"done": len(found), "all": len(by_student), "student": student, "marks": marks}
-        print(said("progress", **gaps).rstrip(), file=sys.stderr, flush=True)
+        marks = "  ".join(
+            f"{number} {mark}" for number, mark in sorted(found[student][0].items())
+        )
+        gaps = {
+            "done": len(found),
+            "all": len(by_student),
+            "student": student,
+            "marks": marks,
+        }
+        said = _("{done} of {all}: {student}  {marks}").format(**gaps)
+        print(said.rstrip(), file=sys.stderr, flush=True)
 
     limits = arguments.seconds, arguments.total, arguments.jobs
     # Of the loops that Windows has, this is the one on which Jupyter's sockets work.
@@ -152,9 +199,11 @@ def main():
     try:
         write(arguments.csv, found)
     except OSError as error:
-        sys.exit(said("not written", path=arguments.csv, error=error))
+        said = _("the table is not in {path}: {error}")
+        sys.exit(said.format(path=arguments.csv, error=error))
     if len(found) < len(by_student):
-        sys.exit(said("interrupted", done=len(found), all=len(by_student)))
+        said = _("interrupted: {done} of {all} students are in the table")
+        sys.exit(said.format(done=len(found), all=len(by_student)))
 
 
 if __name__ == "__main__":

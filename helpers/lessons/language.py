@@ -1,7 +1,10 @@
-"""The language in which the course speaks: that of the edition to which a notebook belongs.
+"""The language in which the course speaks: that of the edition to which a notebook
+belongs.
 
-`tools.translate` compiles the translations into `zh.mo`, which Python's own gettext reads, so that
-an installed course needs neither Babel nor the catalogues. English is the template itself.
+`tools.translate` compiles the translations into `zh.mo`, which Python's own gettext
+reads, so that an installed course needs neither Babel nor the catalogues. A message is
+English, and the key under which its translation is found: `_("on rank {rank}, it is
+{x}").format(rank=2, x=3)`.
 """
 
 import gettext
@@ -10,29 +13,58 @@ import os
 from functools import cache
 from pathlib import Path
 
-VARIABLE = "EXTENDING_PYTORCH_LANGUAGE"  # "zh", or "en"; it overrides what the notebook says
+from helpers.doctor import words
+from helpers.doctor.words import N_, listed
+
+__all__ = ["N_", "_", "at", "followed", "language", "listed"]
+
+VARIABLE = (
+    "EXTENDING_PYTORCH_LANGUAGE"  # "zh", or "en"; it overrides what the notebook says
+)
 
 
-def translated(template):
-    """`template` in the language of the edition; `template` itself where it has no translation."""
+def _(message):
+    """The message in the language of the edition.
+
+    Itself where it has no translation.
+    """
     translations = _translations(language())
-    return translations.gettext(template) if translations and template else template
+    return translations.gettext(message) if translations and message else message
+
+
+def at(where, wrong):
+    """What is wrong, and where; None if nothing is."""
+    if not (where and wrong):
+        return wrong
+    return _("{where}: {words}").format(where=where, words=wrong)
+
+
+def followed(first, *others):
+    """Sentences, one after the other; None among the others stands for nothing."""
+    for other in filter(None, others):
+        first = _("{before} {after}").format(before=first, after=other)
+    return first
 
 
 def language():
     """ "zh" in the Chinese edition and in copies of it, "en" elsewhere.
 
-    The metadata of a notebook says it. Jupyter tells a kernel which notebook it serves; nbval and
-    nbclient do not, but start it in the notebook's folder, where all are of one edition.
+    The metadata of a notebook says it. Jupyter tells a kernel which notebook it serves;
+    nbval and nbclient do not, but start it in the notebook's folder, where all are of
+    one edition.
     """
-    notebook = os.environ.get("JPY_SESSION_NAME") or next(Path.cwd().glob("*.ipynb"), "")
+    notebook = os.environ.get("JPY_SESSION_NAME") or next(
+        Path.cwd().glob("*.ipynb"), ""
+    )
     return os.environ.get(VARIABLE) or _language_of(notebook)
 
 
 @cache
 def _language_of(notebook):
     try:
-        return json.loads(Path(notebook).read_text(encoding="utf-8"))["metadata"]["language"]
+        return json.loads(Path(notebook).read_text(encoding="utf-8"))["metadata"][
+            "language"
+        ]
     except (OSError, ValueError, KeyError):  # a console, or a notebook of one's own
         return "en"
 
@@ -44,3 +76,6 @@ def _translations(language):
         return None
     with open(compiled, "rb") as file:
         return gettext.GNUTranslations(file)
+
+
+words.translate = _  # the doctor speaks the language of the edition, too

@@ -16,10 +16,10 @@ class Alive(TorchDispatchMode):
             loss.backward()
         alive.now, alive.peak, alive.history, alive.operations, alive.results
 
-    history has the bytes after each operation, operations the names of these, results the pairs
-    (shape, operation) of all that was floating-point. What a kernel takes and gives back before it
-    returns is not seen, nor is what is older than the `with`. What is compiled runs in eager
-    mode inside it.
+    history has the bytes after each operation, operations the names of these, results
+    the pairs (shape, operation) of all that was floating-point. What a kernel takes and
+    gives back before it returns is not seen, nor is what is older than the `with`. What
+    is compiled runs in eager mode inside it.
     """
 
     def __init__(self):
@@ -29,8 +29,13 @@ class Alive(TorchDispatchMode):
         self._known = weakref.WeakSet()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        before = {storage_of(t) for t in tree_leaves((args, kwargs)) if torch.is_tensor(t)}
-        results, name = function(*args, **(kwargs or {})), function.overloadpacket.__name__
+        before = {
+            storage_of(t) for t in tree_leaves((args, kwargs)) if torch.is_tensor(t)
+        }
+        results, name = (
+            function(*args, **(kwargs or {})),
+            function.overloadpacket.__name__,
+        )
         for result in filter(torch.is_tensor, tree_leaves(results)):
             if storage_of(result) not in before:
                 self._count(result.untyped_storage())
@@ -52,7 +57,8 @@ class Alive(TorchDispatchMode):
 
 
 class Kept:
-    """Counts what autograd keeps for backward: `total` bytes, each storage once, and `shapes`.
+    """Counts what autograd keeps for backward: `total` bytes, each storage once, and
+    `shapes`.
 
         with Kept(but=model.parameters()) as kept:
             y = model(x)
@@ -76,7 +82,8 @@ class Kept:
         if storage_of(tensor) not in self._others:
             self._sizes[storage_of(tensor)] = tensor.untyped_storage().nbytes()
             self.shapes.append(tuple(tensor.shape))
-        return tensor.detach()  # an output as it is would hold its node, and that the output
+        # An output as it is would hold its node, and that the output.
+        return tensor.detach()
 
     @property
     def total(self):

@@ -1,11 +1,12 @@
-"""Copies the chapters into `mine/`, where you can work while `notebooks/` stays as it came.
+"""Copies the chapters into `mine/`, where you can work while `notebooks/` stays as it
+came.
 
     python -m helpers.lessons.mine       # the English edition
     python -m helpers.lessons.mine zh    # the Chinese one
 
-Git ignores `mine/`. A chapter that is already there is left alone, so that your answers stay; the
-checks and hints come from `helpers`, and follow every pull. Run it again after a pull: it says
-which chapters have changed since they were copied.
+Git ignores `mine/`. A chapter that is already there is left alone, so that your answers
+stay; the checks and hints come from `helpers`, and follow every pull. Run it again
+after a pull: it says which chapters have changed since they were copied.
 """
 
 import argparse
@@ -15,13 +16,15 @@ import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COPIED = ".copied.json"  # in mine/: {edition/chapter: the digest of its cells when it was copied}
+# In mine/: {edition/chapter: the digest of its cells when it was copied}.
+COPIED = ".copied.json"
 
 
 def copy(source=ROOT / "notebooks", target=ROOT / "mine"):
     """Copies each chapter that `target` does not hold yet.
 
-    Returns the names of those copied, and of those that have changed since they were copied.
+    Returns the names of those copied, and of those that have changed since they were
+    copied.
     """
     target.mkdir(exist_ok=True)
     record = target / COPIED
@@ -48,11 +51,21 @@ def _digest(path):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m helpers.lessons.mine")
-    parser.add_argument("edition", nargs="?", choices=["notebooks", "zh"], default="notebooks")
+    parser.add_argument(
+        "edition", nargs="?", choices=["notebooks", "zh"], default="notebooks"
+    )
     source = ROOT / parser.parse_args().edition
     if not source.is_dir():
-        parser.error(f"there is no folder {source}: run this in a clone of the repository")
+        parser.error(
+            f"there is no folder {source}: run this in a clone of the repository"
+        )
     copied, changed = copy(source)
-    print(f"{len(copied)} chapters copied to {ROOT / 'mine'}; those that were there are untouched.")
+    print(
+        f"{len(copied)} chapters copied to {ROOT / 'mine'}; "
+        "those that were there are untouched."
+    )
     for name in changed:
-        print(f"{name} has changed since. To get the new one, rename yours, and run this again.")
+        print(
+            f"{name} has changed since. "
+            "To get the new one, rename yours, and run this again."
+        )

@@ -1,7 +1,8 @@
-"""A classifier of digits whose layers are cut across processes, on one machine or on many:
+"""A classifier of digits whose layers are cut across processes, on one machine or on
+many:
 
-torchrun --nproc-per-node 4 -m helpers.lessons.parallel_digits
-torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m ...
+torchrun --nproc-per-node 4 -m helpers.lessons.parallel_digits torchrun --nnodes 2
+--nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m ...
 """
 
 import os
@@ -36,7 +37,10 @@ def losses(net, x, y, steps=20):
 
 
 def main():
-    """Train for a few steps, and compare. Returns what there is to say, as sentences."""
+    """Train for a few steps, and compare.
+
+    Returns what there is to say, as sentences.
+    """
     local, here = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     has_gpus = torch.cuda.device_count() >= here and dist.is_nccl_available()
     if not dist.is_initialized():
@@ -61,8 +65,13 @@ def main():
 
 
 def launch(processes):
-    """Run `main` as `torchrun` does, without a command line. Returns {rank: what it returned}."""
-    kept = {name: signal.getsignal(getattr(signal, name)) for name in ("SIGINT", "SIGTERM")}
+    """Run `main` as `torchrun` does, without a command line.
+
+    Returns {rank: what it returned}.
+    """
+    kept = {
+        name: signal.getsignal(getattr(signal, name)) for name in ("SIGINT", "SIGTERM")
+    }
     configuration = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

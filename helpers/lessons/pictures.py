@@ -17,6 +17,8 @@ def photograph():
 
 def show(ax, picture, title):
     """Draw (1, 3, H, W) or (H, W) into `ax`."""
-    ax.imshow(picture[0].permute(1, 2, 0).clamp(0, 1) if picture.dim() == 4 else picture)
+    ax.imshow(
+        picture[0].permute(1, 2, 0).clamp(0, 1) if picture.dim() == 4 else picture
+    )
     ax.set_title(title)
     ax.axis("off")

@@ -2,36 +2,43 @@
 
 import math
 
-from helpers.lessons.said import Said
+from helpers.lessons.language import _
 
 
 def predicted(prediction, outcome, within=0.0):
-    """Print `outcome`, and whether `prediction` is it; `...` stands for no prediction yet.
+    """Print `outcome`, and whether `prediction` is it; `...` stands for no prediction
+    yet.
 
-    prediction, outcome: numbers, strings, or tuples or lists of them. Upper and lower case, and
-                         spaces around a string, do not count.
-    within:          how far a number may be off and still count, as a share of the outcome
+    prediction, outcome: numbers, strings, or tuples or lists of them. Upper and lower
+                         case, and spaces around a string, do not count.
+    within:          how far a number may be off and still count, as a share of the
+                     outcome
     """
     if prediction is ...:
-        template = "○ It is {outcome}. Predict before you run: put your answer in place of ..."
+        template = _(
+            "○ It is {outcome}. Predict before you run: put your answer in place of ..."
+        )
     elif _is(prediction, outcome, within):
-        template = "✓ It is {outcome}, as you predicted."
+        template = _("✓ It is {outcome}, as you predicted.")
     else:
-        template = "✗ You predicted {prediction}; it is {outcome}."
-    # Filled afterwards: as gaps, the answers would be translated, too.
-    print(str(Said(template)).format(prediction=_shown(prediction), outcome=_shown(outcome)))
+        template = _("✗ You predicted {prediction}; it is {outcome}.")
+    print(template.format(prediction=_shown(prediction), outcome=_shown(outcome)))
 
 
 def _is(prediction, outcome, within):
     sequences = (tuple, list)
     if isinstance(outcome, sequences) and isinstance(prediction, sequences):
         pairs = zip(prediction, outcome, strict=False)
-        return len(prediction) == len(outcome) and all(_is(p, o, within) for p, o in pairs)
+        return len(prediction) == len(outcome) and all(
+            _is(p, o, within) for p, o in pairs
+        )
     if isinstance(outcome, str) and isinstance(prediction, str):
         return prediction.strip().casefold() == outcome.strip().casefold()
     numbers = (int, float)
     if isinstance(outcome, numbers) and isinstance(prediction, numbers):
-        return prediction == outcome or math.isclose(prediction, outcome, rel_tol=within)
+        return prediction == outcome or math.isclose(
+            prediction, outcome, rel_tol=within
+        )
     return prediction == outcome
 
 

@@ -1,9 +1,11 @@
-"""Processes that a notebook or a test starts, hands functions to, and never waits for in vain.
+"""Processes that a notebook or a test starts, hands functions to, and never waits for
+in vain.
 
     with Team(4) as team:
         team(function, *arguments)  # [what it returned in process 0, in process 1, ...]
 
-Each process finds the environment that `torchrun` makes: RANK, WORLD_SIZE, MASTER_ADDR and so on.
+Each process finds the environment that `torchrun` makes: RANK, WORLD_SIZE, MASTER_ADDR
+and so on.
 """
 
 import contextlib
@@ -24,20 +26,22 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-# Processes forked from one that has imported torch are there in milliseconds. Windows cannot fork,
-# and on macOS a library that torch uses may not be forked: there each process imports it again.
+# Processes forked from one that has imported torch are there in milliseconds. Windows
+# cannot fork, and on macOS a library that torch uses may not be forked: there each
+# process imports it again.
 PRELOADED = {  # where the one that starts them has imported this, they will want that
-    "torch": "torch.fx.experimental.symbolic_shapes",  # which the first backward imports
+    # Which the first backward imports.
+    "torch": "torch.fx.experimental.symbolic_shapes",
     "torch._dynamo": "torch._dynamo",
     "torch.distributed.fsdp": "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel": "torch.distributed.tensor.parallel",
     "helpers.lessons.parallel_digits": "sklearn.model_selection",
 }
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
-copyreg.pickle(
-    type(torch.ops), lambda ops: (getattr, (torch, "ops"))
-)  # it is no module, but looks like one
-sys.modules.setdefault("torch._C._functions", torch._C._functions)  # a module, but not imported
+# It is no module, but looks like one.
+copyreg.pickle(type(torch.ops), lambda ops: (getattr, (torch, "ops")))
+# A module, but not imported.
+sys.modules.setdefault("torch._C._functions", torch._C._functions)
 
 
 class TeamError(RuntimeError):
@@ -45,7 +49,9 @@ class TeamError(RuntimeError):
 
     def __init__(self, errors):
         self.errors = errors
-        super().__init__("\n".join(f"rank {rank}: {errors[rank]}" for rank in sorted(errors)))
+        super().__init__(
+            "\n".join(f"rank {rank}: {errors[rank]}" for rank in sorted(errors))
+        )
 
 
 class InProcessError(Exception):
@@ -55,11 +61,13 @@ class InProcessError(Exception):
 class Team:
     """`size` processes that are one `torch.distributed` group, with the backend gloo.
 
-    limit:   seconds that a call may take; then the processes are ended, and a TeamError is raised.
+    limit:   seconds that a call may take; then the processes are ended, and a TeamError
+             is raised.
     timeout: seconds that a collective waits for the others; `limit` unless given.
 
-    They start at the first call, and again at the first call after a TeamError. What they print is
-    printed, rank by rank, when all of them have answered: the first `most_lines` of each.
+    They start at the first call, and again at the first call after a TeamError. What
+    they print is printed, rank by rank, when all of them have answered: the first
+    `most_lines` of each.
     """
 
     most_lines = 20
@@ -76,20 +84,25 @@ class Team:
         self.stop()
 
     def __reduce__(self):
-        raise TypeError("a team cannot be used in its own processes: there each calls the function")
+        raise TypeError(
+            "a team cannot be used in its own processes: there each calls the function"
+        )
 
     def __call__(self, function, *arguments):
         if not self.processes:
             self._start()
         message = cloudpickle.dumps((function, arguments))
         for pipe in self.connections:
-            with contextlib.suppress(OSError):  # it has died: the next lines find that out
+            # It has died: the next lines find that out.
+            with contextlib.suppress(OSError):
                 pipe.send_bytes(message)
         answers = self._answers()
         for rank, (_, _, printed) in sorted(answers.items()):
             lines = printed.splitlines()
             if len(lines) > self.most_lines:
-                lines[self.most_lines :] = [f"... {len(lines) - self.most_lines} more lines"]
+                lines[self.most_lines :] = [
+                    f"... {len(lines) - self.most_lines} more lines"
+                ]
             for line in lines:
                 print(f"rank {rank}: {line}")
         errors = {rank: said for rank, (said, _, _) in answers.items() if said}
@@ -113,7 +126,9 @@ class Team:
 
     def _start(self):
         context = get_context(self.start_method)
-        wanted = [wanted for imported, wanted in PRELOADED.items() if imported in sys.modules]
+        wanted = [
+            wanted for imported, wanted in PRELOADED.items() if imported in sys.modules
+        ]
         context.set_forkserver_preload([*wanted, __name__])
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         use_libuv = sys.platform != "win32"  # torch for Windows is built without it
@@ -125,7 +140,8 @@ class Team:
             "LOCAL_WORLD_SIZE": self.size,
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": self.store.port,
-            "TORCHELASTIC_USE_AGENT_STORE": True,  # the store is served here, as by torchrun
+            # The store is served here, as by torchrun.
+            "TORCHELASTIC_USE_AGENT_STORE": True,
             "USE_LIBUV": int(use_libuv),
         }
         if sys.platform in LOOPBACK:
@@ -136,7 +152,9 @@ class Team:
             settings = {name: str(value) for name, value in settings.items()}
             stack = Path(self.folder.name) / f"{rank}.txt"
             process = context.Process(
-                target=_serve, args=(theirs, settings, self.timeout, self.limit, stack), daemon=True
+                target=_serve,
+                args=(theirs, settings, self.timeout, self.limit, stack),
+                daemon=True,
             )
             process.start()
             theirs.close()
@@ -159,7 +177,8 @@ class Team:
                     self.processes[rank].join(1)
                     code = self.processes[rank].exitcode
                     answers[rank] = f"the process ended with exit code {code}", "", ""
-                if answers[rank][0]:  # the others may wait for it: they get a second more
+                # The others may wait for it: they get a second more.
+                if answers[rank][0]:
                     until = min(until, time.monotonic() + 1)
         if not any(said for said, _, _ in answers.values()):
             for rank in waiting.values():
@@ -172,7 +191,8 @@ class Team:
 def bytes_sent():
     """How much this process has written so far, to sockets and elsewhere.
 
-    Raises ImportError where the system does not count it: chapter 14 says so and goes on.
+    Raises ImportError where the system does not count it: chapter 14 says so and goes
+    on.
     """
     try:
         lines = Path("/proc/self/io").read_text().splitlines()
@@ -182,7 +202,10 @@ def bytes_sent():
 
 
 def _serve(pipe, settings, timeout, limit, stack):
-    """What a process of a team does: it calls what it is sent, until the other end is gone."""
+    """What a process of a team does.
+
+    It calls what it is sent, until the other end is gone.
+    """
     gc.freeze()  # looking at what was forked would copy its memory
     os.environ.update(settings)
     torch.set_num_threads(1)
@@ -196,14 +219,21 @@ def _serve(pipe, settings, timeout, limit, stack):
             printed = io.StringIO()
             try:
                 with contextlib.redirect_stdout(printed):
-                    function, arguments = cloudpickle.loads(message)  # it imports: before they meet
+                    # It imports: before they meet.
+                    function, arguments = cloudpickle.loads(message)
                     if not dist.is_initialized():
-                        dist.init_process_group("gloo", timeout=timedelta(seconds=limit))
-                        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout))
+                        dist.init_process_group(
+                            "gloo", timeout=timedelta(seconds=limit)
+                        )
+                        dist.distributed_c10d._set_pg_timeout(
+                            timedelta(seconds=timeout)
+                        )
                     result = "", function(*arguments), printed.getvalue()
                 answer = cloudpickle.dumps(result)
             except BaseException as error:
                 said = f"{type(error).__name__}: {error}"
-                answer = cloudpickle.dumps((said, traceback.format_exc(), printed.getvalue()))
+                answer = cloudpickle.dumps(
+                    (said, traceback.format_exc(), printed.getvalue())
+                )
             faulthandler.cancel_dump_traceback_later()
             pipe.send_bytes(answer)

@@ -7,29 +7,31 @@ from pathlib import Path
 import torch
 
 from helpers.lessons import VERIFIED_WITH
-from helpers.lessons.said import Said, said
+from helpers.lessons.language import _
 from helpers.ops.involution.compiler import CompilerNotFoundError, find_compiler
 
 
 def report():
-    """Six lines: Python, torch, CuPy, Triton, C++ compiler, GPU; each with what it means."""
+    """Six lines.
+
+    Python, torch, CuPy, Triton, C++ compiler, GPU; each with what it means.
+    """
     rows = [_python(), _torch(), _cupy(), _triton(), _compiler(), _gpu()]
-    rows = [(str(said(found)), str(said(meaning))) for found, meaning in rows]
     width = max(len(found) for found, _ in rows)
     return "\n".join(f"{found:<{width}}  {meaning}" for found, meaning in rows)
 
 
 def _python():
-    return f"Python {platform.python_version()}", Said("good for every chapter")
+    return f"Python {platform.python_version()}", _("good for every chapter")
 
 
 def _torch():
     version = torch.__version__.split("+")[0]
     if version == VERIFIED_WITH:
-        return f"torch {version}", Said("the version that every output was verified with")
-    return f"torch {version}", Said(
-        "outputs may differ: they were verified with {version}", version=VERIFIED_WITH
-    )
+        return f"torch {version}", _("the version that every output was verified with")
+    return f"torch {version}", _(
+        "outputs may differ: they were verified with {version}"
+    ).format(version=VERIFIED_WITH)
 
 
 def _version(*names):
@@ -44,35 +46,39 @@ def _version(*names):
 def _cupy():
     version = _version("cupy-cuda13x", "cupy-cuda12x", "cupy")
     if version:
-        return f"CuPy {version}", Said(
+        return f"CuPy {version}", _(
             "chapters 07 and 15 can compile CUDA kernels, without a GPU, too"
         )
-    return "no CuPy", Said("chapters 07 and 15 say so where they would compile CUDA kernels")
+    return "no CuPy", _(
+        "chapters 07 and 15 say so where they would compile CUDA kernels"
+    )
 
 
 def _triton():
     version = _version("triton")
     if version:
-        return f"Triton {version}", Said("chapter 15 can run its kernels, without a GPU, too")
-    return "no Triton", Said("chapter 15 says so where it would run a kernel")
+        return f"Triton {version}", _(
+            "chapter 15 can run its kernels, without a GPU, too"
+        )
+    return "no Triton", _("chapter 15 says so where it would run a kernel")
 
 
 def _compiler():
     try:
         command = find_compiler()
     except CompilerNotFoundError as error:
-        return "no C++ compiler", Said(
-            "chapters 07 to 09, 15 and 16 say so where they need it: {error}", error=str(error)
-        )
+        return "no C++ compiler", _(
+            "chapters 07 to 09, 15 and 16 say so where they need it: {error}"
+        ).format(error=str(error))
     name = "zig" if "ziglang" in command else Path(command[0]).name
-    return f"compiler {name}", Said(
+    return f"compiler {name}", _(
         "chapters 07 to 09, 15 and 16 can build C++, and run CUDA on the CPU"
     )
 
 
 def _gpu():
     if torch.cuda.is_available():
-        return torch.cuda.get_device_name(), Said(
+        return torch.cuda.get_device_name(), _(
             "the CUDA kernels of chapters 07 and 15 run on it"
         )
-    return "no CUDA GPU", Said("not needed: every chapter runs without one")
+    return "no CUDA GPU", _("not needed: every chapter runs without one")

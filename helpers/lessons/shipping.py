@@ -1,4 +1,7 @@
-"""What chapter 16 ships: wheels, packages of AOTInductor, a program in C++. Each is built once."""
+"""What chapter 16 ships.
+
+Wheels, packages of AOTInductor, a program in C++. Each is built once.
+"""
 
 import hashlib
 import os
@@ -13,31 +16,50 @@ from pathlib import Path
 
 import torch
 
-from helpers.ops.involution.compiler import CompilerNotFoundError, cached_file, find_compiler, run
+from helpers.ops.involution.compiler import (
+    CompilerNotFoundError,
+    cached_file,
+    find_compiler,
+    run,
+)
 
 NOT_IN_A_WHEEL = "tests", ".github", "dist"
 BACKEND = "setuptools.build_meta"
 
 
 class BackendError(Exception):
-    """A pyproject.toml names another backend than setuptools; its argument is that name."""
+    """A pyproject.toml names another backend than setuptools.
+
+    Its argument is that name.
+    """
 
 
 def packed_by_setuptools(pyproject, files):
-    """What would be in the wheel of a project of these files: those of packages, and others.
+    """What would be in the wheel of a project of these files: those of packages, and
+    others.
 
     pyproject: the text of its pyproject.toml. What setuptools refuses, it raises.
     """
-    from setuptools import Distribution  # it replaces a part of Python, so not before it must
+    from setuptools import (
+        Distribution,  # it replaces a part of Python, so not before it must
+    )
     from setuptools.compat.py310 import tomllib
 
-    with tempfile.TemporaryDirectory() as folder, chdir(folder), warnings.catch_warnings():
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        chdir(folder),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         for name in files:
             Path(name).parent.mkdir(parents=True, exist_ok=True)
             Path(name).touch()
         Path("pyproject.toml").write_text(pyproject, encoding="utf-8")
-        backend = tomllib.loads(pyproject).get("build-system", {}).get("build-backend", BACKEND)
+        backend = (
+            tomllib.loads(pyproject)
+            .get("build-system", {})
+            .get("build-backend", BACKEND)
+        )
         if backend.partition(":")[0] != BACKEND:
             raise BackendError(backend)
         distribution = Distribution({"script_name": "setup.py"})
@@ -46,51 +68,84 @@ def packed_by_setuptools(pyproject, files):
         command = distribution.get_command_obj("build_py")
         command.ensure_finalized()
         packed = command.get_outputs(include_bytecode=False)
-        packed = {Path(file).relative_to(command.build_lib).as_posix() for file in packed}
-        others = [(f"data/{where}", *names) for where, names in distribution.data_files or ()]
+        packed = {
+            Path(file).relative_to(command.build_lib).as_posix() for file in packed
+        }
+        others = [
+            (f"data/{where}", *names) for where, names in distribution.data_files or ()
+        ]
         others += [("scripts", *(distribution.scripts or ()))]
-    return sorted(packed), [f"{to}/{Path(name).name}" for to, *names in others for name in names]
+    return sorted(packed), [
+        f"{to}/{Path(name).name}" for to, *names in others for name in names
+    ]
 
 
 def build_wheel(project, compiled=True):
-    """`pip wheel` for the folder `project`; returns the path of the wheel, in its folder `dist`.
+    """`pip wheel` for the folder `project`; returns the path of the wheel, in its
+    folder `dist`.
 
-    compiled: if False, as on a machine without a compiler.
-    The same files give the same wheel, so it is kept for the next time. CUDA is left out. Raises
+    compiled: if False, as on a machine without a compiler. The same files give the same
+    wheel, so it is kept for the next time. CUDA is left out. Raises
     CompilerNotFoundError where there is no compiler that PyTorch's builder would find.
     """
     if compiled:
         find_compiler()
         if not shutil.which(os.environ.get("CXX", "c++")):
-            raise CompilerNotFoundError("PyTorch's builder looks for `c++`, and there is none")
-    environment = {**os.environ, "USE_CUDA": "0"} | ({} if compiled else {"CXX": "none"})
+            raise CompilerNotFoundError(
+                "PyTorch's builder looks for `c++`, and there is none"
+            )
+    environment = {**os.environ, "USE_CUDA": "0"} | (
+        {} if compiled else {"CXX": "none"}
+    )
 
     def build(path):
         with tempfile.TemporaryDirectory() as folder:
-            copy = shutil.copytree(project, Path(folder, "project"))  # building leaves things there
-            options = "--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", folder
+            # Building leaves things there.
+            copy = shutil.copytree(project, Path(folder, "project"))
+            options = (
+                "--no-build-isolation",
+                "--no-deps",
+                "--no-index",
+                "--wheel-dir",
+                folder,
+            )
             command = [sys.executable, "-m", "pip", "wheel", *options, str(copy)]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True
+            )
             if done.returncode:
                 raise RuntimeError(f"pip wheel failed:\n{done.stdout}\n{done.stderr}")
             (wheel,) = Path(folder).glob("*.whl")
             with zipfile.ZipFile(path, "w") as kept:  # a wheel's name is part of it
                 kept.write(wheel, wheel.name)
 
-    files = [path.relative_to(project) for path in sorted(project.rglob("*")) if path.is_file()]
+    files = [
+        path.relative_to(project)
+        for path in sorted(project.rglob("*"))
+        if path.is_file()
+    ]
     contents = [
         f"{path.as_posix()} {hashlib.sha256((project / path).read_bytes()).hexdigest()}"
         for path in files
         if path.parts[0] not in NOT_IN_A_WHEEL and path.suffix != ".pyc"
     ]
-    key = [torch.__version__, sys.version, str(compiled), os.environ.get("CXX", ""), *contents]
+    key = [
+        torch.__version__,
+        sys.version,
+        str(compiled),
+        os.environ.get("CXX", ""),
+        *contents,
+    ]
     with zipfile.ZipFile(cached_file("wheel_*.zip", key, build)) as kept:
         (name,) = kept.namelist()
         return Path(kept.extract(name, project / "dist"))
 
 
 def install(wheel, folder):
-    """`pip install` of a wheel, and of nothing else, into a folder; returns the folder."""
+    """`pip install` of a wheel, and of nothing else, into a folder.
+
+    Returns the folder.
+    """
     options = "--no-deps", "--no-index", "--target", str(folder)
     done = python("-m", "pip", "install", *options, str(wheel))
     if done.returncode:
@@ -99,11 +154,12 @@ def install(wheel, folder):
 
 
 def build_package(program, path):
-    """The `.pt2` file that the Python text `program` writes to sys.argv[1], for AOTInductor.
+    """The `.pt2` file that the Python text `program` writes to sys.argv[1], for
+    AOTInductor.
 
-    The text imports from the folder `path`, as in `python`. The same text and the same modules give
-    the same file on processors of the same kind, so it is kept for the next time.
-    Raises CompilerNotFoundError where there is no compiler.
+    The text imports from the folder `path`, as in `python`. The same text and the same
+    modules give the same file on processors of the same kind, so it is kept for the
+    next time. Raises CompilerNotFoundError where there is no compiler.
     """
     find_compiler()
 
@@ -115,13 +171,20 @@ def build_package(program, path):
                 raise RuntimeError(f"the package was not written:\n{done.stderr}")
             shutil.copyfile(package, kept)
 
-    modules = [file.read_text(encoding="utf-8") for file in sorted(Path(path).rglob("*.py"))]
-    processor = torch.backends.cpu.get_cpu_capability()  # whose instructions it will use
-    return cached_file("package_*.pt2", [torch.__version__, processor, program, *modules], build)
+    modules = [
+        file.read_text(encoding="utf-8") for file in sorted(Path(path).rglob("*.py"))
+    ]
+    # Whose instructions it will use.
+    processor = torch.backends.cpu.get_cpu_capability()
+    return cached_file(
+        "package_*.pt2", [torch.__version__, processor, program, *modules], build
+    )
 
 
 def build_program(source):
-    """The program that the C++ text `source` makes with PyTorch's libraries, kept as well."""
+    """The program that the C++ text `source` makes with PyTorch's libraries, kept as
+    well.
+    """
     from torch.utils import cpp_extension  # it takes a while
 
     folders = [f"-I{folder}" for folder in cpp_extension.include_paths()]
@@ -141,12 +204,21 @@ def build_program(source):
 
 
 def python(*arguments, path="", folder=None):
-    """Run another Python that imports from `path` and from what is installed, nowhere else."""
+    """Run another Python that imports from `path` and from what is installed, nowhere
+    else.
+    """
     own = {"PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
-    own["PYTHON_COLORS"] = "0"  # Jupyter asks for colours, in which 3.13 prints a traceback
+    own["PYTHON_COLORS"] = (
+        "0"  # Jupyter asks for colours, in which 3.13 prints a traceback
+    )
     return subprocess.run(
         [sys.executable, *arguments],
-        env={**os.environ, **own, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # the package needs none
+        # The package needs none.
+        env={
+            **os.environ,
+            **own,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
         cwd=folder,
         capture_output=True,
         text=True,

@@ -7,17 +7,24 @@ import matplotlib.pyplot as plt
 
 
 def draw(events):
-    """Draw `events`, a list of (day as "2017-08-05", version, what came), and print them."""
+    """Draw `events`, a list of (day as "2017-08-05", version, what came), and print
+    them.
+    """
     days = [date.fromisoformat(day) for day, _, _ in events]
     _, ax = plt.subplots(figsize=(9, 0.42 * len(events) + 0.8))
     ax.scatter(days, range(len(events)), color="#0072B2", zorder=2)
     for row, (day, (_, version, what)) in enumerate(zip(days, events, strict=True)):
         late = row > len(events) / 2
         ax.annotate(
-            f"{version}  {what}", (day, row), (-9 if late else 9, 0), textcoords="offset points",
-            ha="right" if late else "left", va="center", fontsize=9,
+            f"{version}  {what}",
+            (day, row),
+            (-9 if late else 9, 0),
+            textcoords="offset points",
+            ha="right" if late else "left",
+            va="center",
+            fontsize=9,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
-        )  # fmt: skip
+        )
         print(f"{events[row][0]}  {version:<6}  {what}")
     ax.invert_yaxis()
     ax.xaxis.set_major_locator(mdates.YearLocator())

@@ -1,4 +1,6 @@
-"""What chapters 07 to 09, 15 and 16 say in place of a result where something is missing here."""
+"""What chapters 07 to 09, 15 and 16 say in place of a result where something is missing
+here.
+"""
 
 import contextlib
 import os
@@ -8,18 +10,20 @@ from pathlib import Path
 import cffi
 import matplotlib.pyplot as plt
 
+from helpers.lessons.language import _
 from helpers.lessons.native.c_and_cpp import NativeError
-from helpers.lessons.said import Said, Wrong
 from helpers.ops.involution.compiler import CompilerNotFoundError, temporary_folder
 
+# English in both editions, because the tests of the notebooks read it.
 NOT_HERE = "not on this machine: "
-MISSING = NOT_HERE + "{missing}. The course's own run shows what you would see here."
+MISSING = "{missing}. The course's own run shows what you would see here."
 _missing = None  # why an earlier block of this notebook ended early
 
 
 @contextlib.contextmanager
 def or_say_why():
-    """Run the block; where a compiler, ninja or CuPy is missing, print one sentence instead.
+    """Run the block; where a compiler, ninja or CuPy is missing, print one sentence
+    instead.
 
     So do later blocks, for names that an earlier one would have made.
     """
@@ -37,8 +41,8 @@ def or_say_why():
         line = (said or lines)[0]
         own = re.search(r"main\.cpp:(\d+):.*?error: (.*)", line)
         if own:  # the reader's text, not the machine
-            wrong = Wrong(
-                "line {line} of the text does not compile: {error}", line=own[1], error=own[2]
+            wrong = _("line {line} of the text does not compile: {error}").format(
+                line=own[1], error=own[2]
             )
             raise NativeError(wrong) from None
         _missing = line
@@ -48,11 +52,13 @@ def or_say_why():
     else:
         return
     plt.close()  # a figure that was begun
-    print(Said(MISSING, missing=_missing))
+    print(NOT_HERE + MISSING.format(missing=_missing))
 
 
 def let_torch_build():
-    """Where PyTorch cannot write the folder in which it builds, it gets a temporary one."""
+    """Where PyTorch cannot write the folder in which it builds, it gets a temporary
+    one.
+    """
     if "TORCH_EXTENSIONS_DIR" in os.environ:
         return
     from torch.utils.cpp_extension import get_default_build_root  # it takes a while

@@ -17,7 +17,7 @@ HOUSE = Path(doctor.__file__).parent
 FILES = sorted(HOUSE.rglob("*.py"))
 ORDER = ["function", "measure", "causes", "line", "trials", "program"]
 # What a file of a folder may import: its own, those before it, and these of the top.
-BELOW = {"course.py", "function/tensors.py", "said.py"}  # what report.py rests on
+BELOW = {"course.py", "words.py"}  # what report.py rests on
 PROGRAM = """
 import atexit, sys
 from physician import examine
@@ -51,24 +51,16 @@ def imported(file):
             base = base.joinpath(*node.module.split(".")) if node.module else base
             for alias in node.names:
                 for found in (base / alias.name, base):
-                    if found.with_suffix(".py").is_file() or (found / "__init__.py").is_file():
+                    if (
+                        found.with_suffix(".py").is_file()
+                        or (found / "__init__.py").is_file()
+                    ):
                         yield alias.name, found.relative_to(HOUSE)
                         break
 
 
 def folder(path):
     return path.parts[0] if path.parts and path.parts[0] in ORDER else "the top"
-
-
-def test_files_and_functions_stay_short():
-    """How many branches a function may have, ruff says (C901 and PLR in pyproject.toml)."""
-    for file in FILES:
-        text = file.read_text(encoding="utf-8")
-        assert len(text.splitlines()) <= 400, file
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef):
-                lines = node.end_lineno - node.lineno + 1
-                assert lines <= 60, f"{node.name} in {file.name} has {lines} lines"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(HOUSE)))
@@ -84,14 +76,16 @@ def test_imports_go_one_way_and_need_nothing_but_torch(file):
     elif folder(own) != "the top":
         before = ORDER[: ORDER.index(folder(own)) + 1] + ["the top"]
         assert {folder(path) for path in paths} <= set(before), paths
-        top = {"report", "said"} | ({"."} if folder(own) == "program" else set())
+        top = {"report", "words"} | ({"."} if folder(own) == "program" else set())
         assert {path.as_posix() for path in paths if folder(path) == "the top"} <= top
 
 
 def test_the_operations_import_nothing_of_the_doctor():
     for file in (HOUSE.parent / "ops").rglob("*.py"):
         text = file.read_text(encoding="utf-8")
-        assert not re.search(r"^\s*(from|import) .*\bdoctor\b", text, re.MULTILINE), file
+        assert not re.search(r"^\s*(from|import) .*\bdoctor\b", text, re.MULTILINE), (
+            file
+        )
 
 
 def test_a_copy_works_without_its_lines_and_does_not_import_the_compiler(tmp_path):

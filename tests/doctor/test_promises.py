@@ -12,11 +12,7 @@ import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx, FunctionMeta
 
 from helpers.doctor import examine
-from helpers.lessons.patients import PATIENTS
-from helpers.lessons.patients.patient import affine, draw, pair
-from tests.doctor.cases import errors, ones
-
-HALF, SUBTRACT = PATIENTS["HalfSquare"].fn, PATIENTS["Subtract"].fn
+from tests.doctor.common import Half, drawn, errors, ones
 
 
 class Disturbing(torch.autograd.Function):
@@ -38,21 +34,30 @@ class Disturbing(torch.autograd.Function):
 
 def settings():
     return (
-        torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist(),
-        torch.get_default_dtype(), torch.is_grad_enabled(), torch.is_anomaly_enabled(),
-        list(warnings.filters), sys.stdout, FunctionCtx.save_for_backward,
-        BackwardCFunction.apply, dict(vars(FunctionMeta)),
-    )  # fmt: skip
+        torch.get_rng_state().tolist(),
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        torch.is_anomaly_enabled(),
+        list(warnings.filters),
+        sys.stdout,
+        FunctionCtx.save_for_backward,
+        BackwardCFunction.apply,
+        dict(vars(FunctionMeta)),
+    )
 
 
 def test_nothing_is_changed(capsys):
-    x, y = pair()
+    x, y = drawn((3, 4), (3, 4))
     x.requires_grad_().grad = torch.full_like(x, 3)
     before = x.detach().clone(), x._version, y.clone(), y._version
     with torch.no_grad(), torch.autograd.set_detect_anomaly(True, check_nan=False):
         expected = settings()
         examine(Disturbing, x, y)
-        examine(torch.nn.Sequential(torch.nn.Dropout(), torch.nn.BatchNorm1d(4)), y.float())
+        examine(
+            torch.nn.Sequential(torch.nn.Dropout(), torch.nn.BatchNorm1d(4)), y.float()
+        )
         assert settings() == expected
     assert torch.equal(x, before[0]) and x._version == before[1] and x.requires_grad
     assert torch.equal(y, before[2]) and y._version == before[3] and not y.requires_grad
@@ -79,14 +84,14 @@ def test_the_text_is_the_same_whatever_the_seed_and_the_threads():
     for threads, seed in ((1, 0), (2, 1)):
         torch.set_num_threads(threads)
         torch.manual_seed(seed)
-        texts |= {str(examine(PATIENTS["MeanOverBatch"].fn, *affine())) for _ in range(2)}
+        texts |= {str(examine(Half, *drawn((3, 4)))) for _ in range(2)}
     torch.set_num_threads(1)
     assert len(texts) == 1 and "0x" not in texts.pop()
 
 
 def test_of_a_million_elements_forward_is_called_a_few_times_only():
     calls = []
-    assert examine(lambda x: calls.append(x) or torch.tanh(x), *draw((1000, 1000))).ok
+    assert examine(lambda x: calls.append(x) or torch.tanh(x), *drawn((1000, 1000))).ok
     assert len(calls) < 45
 
 
@@ -149,7 +154,7 @@ class Deep(torch.nn.Sequential):
 
     def forward(self, x):
         for k, layer in enumerate(self):
-            weight = HALF.apply(layer.weight) if k < self.wrong else layer.weight
+            weight = Half.apply(layer.weight) if k < self.wrong else layer.weight
             x = torch.tanh(torch.nn.functional.linear(x, weight, layer.bias))
         return x
 
@@ -161,7 +166,7 @@ def test_many_inputs_are_judged_together(wrong, at_most):
         lambda module, _: calls.append(1) if isinstance(module, Deep) else None
     )
     try:
-        report = examine(Deep(wrong).double(), *draw((3, 8)), lines=False)
+        report = examine(Deep(wrong).double(), *drawn((3, 8)), lines=False)
     finally:
         handle.remove()
     assert len(calls) < at_most

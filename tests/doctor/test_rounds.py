@@ -1,6 +1,8 @@
 """The doctor on rounds: what it sees of a running program, and that it leaves no trace."""
 
 import gc
+import json
+import threading
 import weakref
 from pathlib import Path
 
@@ -11,8 +13,7 @@ from torch.autograd.function import FunctionMeta, once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from helpers.doctor import WrongGradientError, examine, rounds
-from helpers.lessons.patients.patient import function
-from tests.doctor.programs import Half, LookUp, Square, half, leaf, visits
+from tests.doctor.common import Half, LookUp, Square, errors, leaf, visits
 
 
 def test_real_inputs_reach_what_others_do_not_and_the_line_is_named():
@@ -37,10 +38,12 @@ def test_real_inputs_reach_what_others_do_not_and_the_line_is_named():
     text = " ".join(str(found).split())
     number = Reader.forward.__code__.co_firstlineno + 1
     for words in (
-        "Rounds: 2 Functions, 1 wrong", "error (contribution-lost)", "Square: nothing found",
+        "Rounds: 2 Functions, 1 wrong",
+        "error (contribution-lost)",
+        "Square: nothing found",
         f"{Path(__file__).name}:{number} in forward, `return LookUp.apply(table, index)`",
         "in module `parts.0` (Reader) given (4) float32, (3) int64",
-    ):  # fmt: skip
+    ):
         assert words in text, text
     with pytest.raises(WrongGradientError, match="contribution-lost"):
         found.raise_if_wrong()
@@ -80,18 +83,21 @@ def test_the_program_is_not_changed():
 
     class Net(torch.nn.Module):
         def forward(self, x):
-            return half(net(x) + torch.rand(3, 2))
+            return Half.apply(net(x) + torch.rand(3, 2))
 
     def numbers():
         return [
-            n.clone() for n in (*net.state_dict().values(), *(p.grad for p in net.parameters()))
+            n.clone()
+            for n in (*net.state_dict().values(), *(p.grad for p in net.parameters()))
         ]
 
     def program():
         torch.manual_seed(1)
         net.load_state_dict(start)
         net.zero_grad()
-        checkpoint(Net(), x.clone().requires_grad_(), use_reentrant=True).sum().backward()
+        checkpoint(
+            Net(), x.clone().requires_grad_(), use_reentrant=True
+        ).sum().backward()
         checkpoint(lambda v: Recomputes.apply(net, v), x, use_reentrant=False).sum()
         Recomputes.apply(net, leaf(3, 2)).sum().backward()
         return numbers()
@@ -101,7 +107,10 @@ def test_the_program_is_not_changed():
         inside = program()
     torch.testing.assert_close(inside, plain, rtol=0, atol=0)
     torch.testing.assert_close(numbers(), plain, rtol=0, atol=0)
-    assert torch.equal(state, torch.get_rng_state()) and dict(vars(FunctionMeta)) == untouched
+    assert (
+        torch.equal(state, torch.get_rng_state())
+        and dict(vars(FunctionMeta)) == untouched
+    )
     assert {v.name: v.patterns for v in found.visits} == {"Half": 1, "Recomputes": 1}
 
 
@@ -133,7 +142,10 @@ def test_nothing_is_kept_afterwards():
         found = (t for t in gc.get_objects() if issubclass(type(t), torch.Tensor))
         return {id(t): weakref.ref(t) for t in found}
 
-    x, manager = leaf(2), rounds()  # which outlives the block, as at the top of a notebook
+    x, manager = (
+        leaf(2),
+        rounds(),
+    )  # which outlives the block, as at the top of a notebook
     before = tensors()
     with manager as found:
         Square.apply(x)
@@ -146,7 +158,7 @@ def test_nothing_is_kept_afterwards():
 def test_a_program_that_raises_is_left_to_raise():
     before = dict(vars(FunctionMeta))
     with pytest.raises(KeyError), rounds() as found:
-        half(leaf(2))
+        Half.apply(leaf(2))
         raise KeyError
     assert found.ok and "the program raised before the end" in str(found)
     assert dict(vars(FunctionMeta)) == before
@@ -197,13 +209,15 @@ def test_what_does_not_fit_is_left_out_and_said():
 
 def test_which_are_examined():
     def program():
-        Square.apply(half(leaf(2)))
+        Square.apply(Half.apply(leaf(2)))
 
     assert set(visits(program)) == {"Square", "Half"}
     assert set(visits(program, skip=f"{Half.__module__}.H*")) == {"Square"}
     assert set(visits(program, skip=["Half"])) == {"Square"}
     assert not visits(program, faithful=["Square"])["Half"].ok
-    (finding,) = [f for f in visits(program, faithful=[Half])["Half"].findings if f.input]
+    (finding,) = [
+        f for f in visits(program, faithful=[Half])["Half"].findings if f.input
+    ]
     assert finding.code == "unfaithful"
 
 
@@ -232,7 +246,9 @@ def test_an_input_is_accused_once():
         WrongInTwoWays.apply(leaf(5)), WrongInTwoWays.apply(leaf(3, 5))
 
     visit = visits(program)["WrongInTwoWays"]
-    assert visit.patterns == 2 and [f.severity for f in visit.findings].count("error") == 1
+    assert (
+        visit.patterns == 2 and [f.severity for f in visit.findings].count("error") == 1
+    )
 
 
 class ScalesWhatItSaved(Function):
@@ -258,9 +274,17 @@ class ScalesBoth(ScalesWhatItSaved):
 
 
 def test_a_change_of_what_was_saved_makes_no_other_gradient_of_a_right_one():
-    found = visits(lambda: (ScalesWhatItSaved.apply(leaf(3)), ScalesBoth.apply(leaf(3))))
-    serious = {n: [f.code for f in v.findings if f.severity != "note"] for n, v in found.items()}
-    assert serious["ScalesWhatItSaved"] == ["saved-modified"] and found["ScalesWhatItSaved"].ok
+    found = visits(
+        lambda: (ScalesWhatItSaved.apply(leaf(3)), ScalesBoth.apply(leaf(3)))
+    )
+    serious = {
+        n: [f.code for f in v.findings if f.severity != "note"]
+        for n, v in found.items()
+    }
+    assert (
+        serious["ScalesWhatItSaved"] == ["saved-modified"]
+        and found["ScalesWhatItSaved"].ok
+    )
     assert serious["ScalesBoth"] == ["grad-output-modified", "saved-modified"]
 
 
@@ -315,11 +339,216 @@ def test_a_call_that_raises_in_the_program_is_left_out():
     assert found.ok and (visit.calls, visit.patterns) == (1, 1) and not visit.left
 
 
-# In float64 it computes something else; its gradient is right for c = 2 only.
-IN_SINGLE = function(
-    lambda x, c: c * x if x.dtype == torch.float32 else 1e6 * (1e3 * x).sin(), lambda g, x, c: 2 * g
+def test_nested_functions_and_nested_rounds():
+    class Outer(Square):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return Half.apply(x)
+
+    with rounds() as outer:
+        Square.apply(leaf(2))
+        with rounds() as inner:
+            Outer.apply(leaf(2))
+    assert {(v.name, v.ok, v.calls) for v in inner.visits} == {
+        ("Outer", True, 1),
+        ("Half", False, 1),
+    }
+    assert {(v.name, v.calls) for v in outer.visits} == {
+        ("Square", 1),
+        ("Outer", 1),
+        ("Half", 1),
+    }
+
+
+def test_a_thread_and_a_backward_are_heard():
+    class CallsHalf(Square):
+        @staticmethod
+        def backward(ctx, grad_output):
+            (x,) = ctx.saved_tensors
+            Half.apply(x)
+            return 2 * grad_output * x
+
+    def program():
+        thread = threading.Thread(
+            target=lambda: CallsHalf.apply(leaf(2)).sum().backward()
+        )
+        thread.start()
+        thread.join()
+
+    assert {name: v.ok for name, v in visits(program).items()} == {
+        "CallsHalf": True,
+        "Half": False,
+    }
+
+
+@pytest.mark.parametrize("goes_back", [False, True])
+def test_what_nobody_goes_back_through_is_not_accused_of_raising(goes_back):
+    class Raises(Square):
+        @staticmethod
+        def backward(ctx, grad_output):
+            raise RuntimeError("the adjoint of an adjoint")
+
+    class Solves(Square):
+        """Its backward applies another Function, as one that solves an adjoint equation does."""
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            (x,) = ctx.saved_tensors
+            return 2 * grad_output * Raises.apply(x) / x
+
+    found = visits(lambda: Solves.apply(leaf(2)).sum().backward(create_graph=goes_back))
+    assert found["Raises"].ok != goes_back, found["Raises"]
+    assert ("autograd was off" in found["Raises"].missed) != goes_back
+
+
+def test_setup_context_with_defaults_and_functorch_wrappers():
+    class Scale(Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x, c=2.0):
+            return x * c
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.c = inputs[1]
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            return grad_output, None
+
+    (finding, *_) = visits(lambda: Scale.apply(leaf(2)))["Scale"].findings
+    assert "multiplied by 0.5" in finding.message
+    assert set(visits(lambda: torch.vmap(Scale.apply)(leaf(2, 2)))) <= {"Scale"}
+    checked = visits(lambda: checkpoint(torch.sin, leaf(2), use_reentrant=True))
+    assert checked == {}  # PyTorch's own
+
+
+def test_an_operator_of_torch_library_has_the_names_of_its_arguments():
+    @torch.library.custom_op("rounds_test::cube", mutates_args=())
+    def cube(base: torch.Tensor) -> torch.Tensor:
+        return base**3
+
+    def backward(ctx, grad_output):
+        return 2 * grad_output * ctx.saved_tensors[0] ** 2
+
+    cube.register_autograd(
+        backward,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+    visit = visits(lambda: cube(leaf(2)))["rounds_test::cube"]
+    assert "The gradient of `base` is right, but multiplied by 0.667" in str(visit)
+
+
+def test_autocast_is_that_of_the_call():
+    class Product(Function):
+        @staticmethod
+        def forward(ctx, x, w):
+            ctx.save_for_backward(x, w)
+            return x @ w  # of two dtypes, which autocast permits
+
+        @staticmethod
+        def backward(ctx, g):
+            x, w = (t.to(g.dtype) for t in ctx.saved_tensors)
+            dx = g @ w.t() if ctx.needs_input_grad[0] else None
+            return dx, (x.t() @ g).to(ctx.saved_tensors[1].dtype)
+
+    def program():
+        with torch.autocast("cpu", torch.bfloat16):
+            Product.apply(leaf(2, 3).bfloat16(), leaf(3, 2))
+            Product.apply(leaf(2, 3), leaf(3, 2))
+
+    visit = visits(program)["Product"]
+    assert visit.patterns == 2 and visit.ok, str(visit)
+
+
+def test_arguments_with_a_state_are_copied_for_each_call():
+    class Counts(Function):
+        @staticmethod
+        def forward(ctx, x, counter, generator):
+            counter["n"] = ctx.n = counter["n"] + 1
+            mask = torch.rand(x.shape, generator=generator) > 0.5
+            ctx.save_for_backward(mask)
+            return x * ctx.n * mask
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            return grad_output * ctx.n * ctx.saved_tensors[0], None, None
+
+    counter, generator = {"n": 0}, torch.Generator().manual_seed(0)
+
+    def program():
+        Counts.apply(leaf(8), counter, generator)
+        program.state = generator.get_state()
+
+    visit = visits(program)["Counts"]
+    assert visit.ok, str(visit)
+    assert counter == {"n": 1} and torch.equal(generator.get_state(), program.state)
+
+
+def of_x(answer):
+    class Answers(Function):
+        @staticmethod
+        def forward(ctx, x, weight):
+            ctx.save_for_backward(x, weight)
+            return x * weight
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            x, weight = ctx.saved_tensors
+            return answer(ctx, grad_output * weight), (grad_output * x).sum(0)
+
+    return Answers
+
+
+def refused(ctx, grad):
+    if ctx.needs_input_grad[0]:
+        raise NotImplementedError("no gradient of x")
+
+
+@pytest.mark.parametrize(
+    ("answer", "ok", "missed"),
+    [
+        (lambda ctx, grad: 2 * grad, False, False),
+        (lambda ctx, grad: None, True, False),
+        (refused, True, True),
+    ],
 )
+def test_the_gradient_of_a_frozen_input_is_judged(answer, ok, missed):
+    found = visits(lambda: of_x(answer).apply(leaf(3, 4).detach(), leaf(4)))["Answers"]
+    assert found.ok == ok and bool(found.missed) == missed
+    assert ("not judged: `x`" in str(found)) == missed
 
 
-def test_what_is_examined_as_given_is_called_with_the_programs_arguments_only():
-    assert visits(lambda: IN_SINGLE.apply(leaf(3), 2.0))["Wrong"].ok
+class Quantize(Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x, scale)
+        return (x / scale).round() * scale
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, scale = ctx.saved_tensors
+        return grad_output, (grad_output * (x / scale).round()).sum() * 2
+
+
+def test_one_input_alone_may_be_unfaithful():
+    for name, accused in (("Quantize", set()), ("Quantize(x)", {"scale"})):
+        found = visits(lambda: Quantize.apply(leaf(6), leaf()), faithful=[f"*{name}"])
+        assert {f.input for f in errors(found["Quantize"])} == accused
+
+
+def test_what_was_found_is_json():
+    with rounds() as found:
+        Half.apply(leaf(3)), Square.apply(leaf(2))
+    half, square = json.loads(found.to_json())["functions"]
+    assert (half["name"], half["ok"], half["calls"]) == ("Half", False, 1)
+    assert half["findings"][0]["code"] == "scaled" and square["ok"]
+
+
+def test_a_name_that_no_function_has_is_said():
+    with rounds(skip=["Halve"], faithful=["Sqare(x)", "Half"]) as found:
+        Half.apply(leaf(3))
+    assert found.unmatched == ["Halve", "Sqare(x)"]
+    assert "no Function is called Halve" in str(found)

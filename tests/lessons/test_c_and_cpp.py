@@ -25,11 +25,17 @@ def test_a_source_is_compiled_once(monkeypatch, tmp_path):
     monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(c_and_cpp.subprocess, "run", counted)
     one, other = ("int f(void) { return 1; }", "c"), ("int f(void) { return 2; }", "c")
-    assert [c_and_cpp.compile_library(*source).f() for source in (one, other, one)] == [1, 2, 1]
+    assert [c_and_cpp.compile_library(*source).f() for source in (one, other, one)] == [
+        1,
+        2,
+        1,
+    ]
     assert len(compiled) == 2
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be copied on Windows")
+@pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="processes cannot be copied on Windows"
+)
 def test_what_waits_does_not_end_and_what_raises_is_no_crash(monkeypatch):
     assert c_and_cpp.crash_of(lambda: None) is None
     assert c_and_cpp.crash_of(lambda: 1 / 0) is None  # the parent will meet that, too

@@ -1,4 +1,6 @@
-"""What chapter 09 says of the default backend's cache on disk, and no cell of it shows."""
+"""What chapter 09 says of the default backend's cache on disk, and no cell of it
+shows.
+"""
 
 import pytest
 import torch
@@ -27,9 +29,11 @@ def compiled_slope(factor):
 
 
 @needs_compiler
-@pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled")  # by this test, on purpose
+# By this test, on purpose.
+@pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled")
 def test_the_cache_does_not_notice_another_formula(monkeypatch, tmp_path):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # empty, and gone afterwards
+    # Empty, and gone afterwards.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     assert compiled_slope(2) == 2
     assert compiled_slope(3) == 2
     with torch.compiler.config.patch(force_disable_caches=True):

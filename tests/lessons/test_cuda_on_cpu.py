@@ -1,4 +1,7 @@
-"""The emulator that runs CUDA on the CPU, and NVRTC: each fault that they are to name."""
+"""The emulator that runs CUDA on the CPU, and NVRTC.
+
+Each fault that they are to name.
+"""
 
 import ctypes
 import shutil
@@ -42,7 +45,12 @@ def run_twice(old="", new="", **options):
         ("y[i] = 2", "((float*)8)[i] = 2", "touches memory that belongs to no array"),
         ("2 *", "(x[-i] < x[1 << 12] ? 2 : 3) *", r"reads x\[4096\]"),
         ("if", "volatile int j = 1; while (j) {} if", "does not end: .* 0.3 seconds"),
-        ("i < count", "i / (count - 10) < 1", "divides by zero|no thread writes"),  # no trap on ARM
+        # No trap on ARM.
+        (
+            "i < count",
+            "i / (count - 10) < 1",
+            "divides by zero|no thread writes",
+        ),
     ],
 )
 def test_faults_are_named(old, new, sentence):
@@ -61,12 +69,22 @@ __global__ void pairs(const float* x, float* y) {
 @needs_compiler
 def test_a_load_of_several_elements_is_one_and_has_to_be_aligned():
     memory, y = torch.arange(5.0), torch.zeros(4)
-    accesses = emulator.run(PAIRS, "pairs", 1, 2, {"x": memory[:4], "y": y}, watch=(0, 1))
+    accesses = emulator.run(
+        PAIRS, "pairs", 1, 2, {"x": memory[:4], "y": y}, watch=(0, 1)
+    )
     assert y.equal(memory[:4])
     assert sorted(accesses) == [("read", "x", range(2, 4)), ("write", "y", range(2, 4))]
     for source, x, sentence in (
-        (PAIRS, memory[1:], r"\(0, 0, 0\) .* reads 8 bytes at x\[0\], an address that is no"),
-        (PAIRS.replace("(y + i)", "(y + i / 2)"), memory[:4], r"\(1, 0, 0\) .* writes 8 .* y\[1\]"),
+        (
+            PAIRS,
+            memory[1:],
+            r"\(0, 0, 0\) .* reads 8 bytes at x\[0\], an address that is no",
+        ),
+        (
+            PAIRS.replace("(y + i)", "(y + i / 2)"),
+            memory[:4],
+            r"\(1, 0, 0\) .* writes 8 .* y\[1\]",
+        ),
         (PAIRS.replace("x + i", "x + 2 * i"), memory[:4], r"reads x\[4\], but x has 4"),
     ):
         with pytest.raises(emulator.KernelError, match=sentence):
@@ -75,8 +93,12 @@ def test_a_load_of_several_elements_is_one_and_has_to_be_aligned():
 
 @needs_compiler
 def test_an_endless_kernel_ends_in_any_thread():
-    with ThreadPoolExecutor(1) as pool:  # the timer's signal reaches the main thread first
-        future = pool.submit(run_twice, "if", "volatile int j = 1; while (j) {} if", seconds=0.2)
+    with ThreadPoolExecutor(
+        1
+    ) as pool:  # the timer's signal reaches the main thread first
+        future = pool.submit(
+            run_twice, "if", "volatile int j = 1; while (j) {} if", seconds=0.2
+        )
         assert "does not end" in str(future.exception(timeout=60))
 
 
@@ -89,15 +111,21 @@ def test_a_failed_run_leaves_the_tensors_alone():
 
 
 @needs_compiler
-@pytest.mark.parametrize("name, dtype", [("float", torch.float32), ("__half", torch.float16)])
+@pytest.mark.parametrize(
+    "name, dtype", [("float", torch.float32), ("__half", torch.float16)]
+)
 def test_results_start_as_nan(name, dtype):
     source = TWICE.replace("float", name).replace("i < count", "i < 1")
     x, y = torch.ones(10, dtype=dtype), torch.zeros(10, dtype=dtype)
-    with pytest.raises(emulator.KernelError, match=r"no thread writes y\[1\]") as caught:
+    with pytest.raises(
+        emulator.KernelError, match=r"no thread writes y\[1\]"
+    ) as caught:
         emulator.run(source, "twice", 2, 8, {"x": x, "y": y, "count": 10})
     address = caught.traceback[-1].frame.f_locals["places"]["y"]
     memory = (ctypes.c_char * y.nbytes).from_address(address)
-    assert torch.frombuffer(memory, dtype=dtype).isnan().tolist() == [False] + [True] * 9
+    assert (
+        torch.frombuffer(memory, dtype=dtype).isnan().tolist() == [False] + [True] * 9
+    )
 
 
 @needs_compiler
@@ -143,7 +171,11 @@ def test_arguments_that_do_not_fit(change, error, message):
         emulator.run(TWICE, "twice", 2, 8, arguments)
     with pytest.raises(ValueError, match="block must be 1 or more"):
         emulator.run(
-            TWICE, "twice", 2, (8, 0), {"x": torch.zeros(1), "y": torch.zeros(1), "count": 1}
+            TWICE,
+            "twice",
+            2,
+            (8, 0),
+            {"x": torch.zeros(1), "y": torch.zeros(1), "count": 1},
         )
 
 
@@ -164,17 +196,22 @@ def test_half_types_round_as_in_pytorch(name, dtype):
         int i = blockIdx.x * blockDim.x + threadIdx.x;
         y[i] = {name}(x[i]);
     }}"""
-    halves = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    halves = (
+        torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    )
     floats = torch.empty(2**16)
     emulator.run(source, "widen", 256, 256, {"x": halves, "y": floats})
     torch.testing.assert_close(floats, halves.float(), rtol=0, atol=0, equal_nan=True)
 
-    # every half, the middle between it and the next one, and both floats beside the middle
+    # every half, the middle between it and the next one, and both floats beside the
+    # middle
     finite = halves[halves.isfinite() & (halves != 0)].float()
     wide = (finite.to(dtype).view(torch.int16) + 1).view(dtype).float()
     middle = ((finite.double() + wide.double()) / 2).float()
     up, down = (middle.nextafter(torch.tensor(s * torch.inf)) for s in (1, -1))
-    extremes = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 65519.9, 65520.0, 3.4e38])
+    extremes = torch.tensor(
+        [0.0, -0.0, torch.inf, -torch.inf, torch.nan, 65519.9, 65520.0, 3.4e38]
+    )
     cases = torch.cat([finite, middle, up, down, extremes])
     cases = torch.cat([cases, torch.zeros(-len(cases) % 256)])
     narrowed = torch.empty(len(cases), dtype=dtype)
@@ -268,7 +305,9 @@ def test_nvrtc_sees_a_syntax_error_and_a_spill():
 @needs_nvrtc
 def test_what_was_compiled_once_is_known(empty_cache, monkeypatch):
     oldest, *_, newest = every_architecture.architectures()
-    source = "template <typename T> __global__ void fill(T* x) { x[threadIdx.x] = T(1); }"
+    source = (
+        "template <typename T> __global__ void fill(T* x) { x[threadIdx.x] = T(1); }"
+    )
     calls = [
         (oldest, source, ["fill<int>"]),
         (newest, source, ["fill<int>"]),
@@ -279,7 +318,9 @@ def test_what_was_compiled_once_is_known(empty_cache, monkeypatch):
     assert len(list(empty_cache.glob("nvrtc_*.json"))) == len(calls)
     monkeypatch.setattr(every_architecture, "_compile", lambda *arguments: 1 / 0)
     assert [every_architecture.compile_for(*call) for call in calls] == compiled
-    monkeypatch.setattr(every_architecture, "_nvrtc", lambda: SimpleNamespace(getVersion=int))
+    monkeypatch.setattr(
+        every_architecture, "_nvrtc", lambda: SimpleNamespace(getVersion=int)
+    )
     with pytest.raises(ZeroDivisionError):  # another version
         every_architecture.compile_for(*calls[0])
 
@@ -287,5 +328,7 @@ def test_what_was_compiled_once_is_known(empty_cache, monkeypatch):
 def test_without_cupy_one_sentence_says_what_compiles(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setitem(sys.modules, "cupy.cuda", None)
-    with pytest.raises(ImportError, match=r"needs CuPy with NVRTC: pip install 'cupy-cuda13x"):
+    with pytest.raises(
+        ImportError, match=r"needs CuPy with NVRTC: pip install 'cupy-cuda13x"
+    ):
         every_architecture.architectures()

@@ -24,7 +24,9 @@ def run_neighbours(old="", new="", **options):
     assert old in NEIGHBOURS
     y = torch.zeros(16)
     source = NEIGHBOURS.replace(old, new)
-    accesses = emulator.run(source, "differences", 2, 8, {"x": SQUARES, "y": y}, **options)
+    accesses = emulator.run(
+        source, "differences", 2, 8, {"x": SQUARES, "y": y}, **options
+    )
     return accesses, y
 
 
@@ -34,11 +36,17 @@ def test_threads_of_a_block_share_memory(order):
     accesses, y = run_neighbours(watch=(1, 3), order=order)
     assert y.equal(DIFFERENCES)
     shared = [("write", "__shared__"), ("read", "__shared__"), ("read", "__shared__")]
-    assert [access[:2] for access in accesses] == [("read", "x"), *shared, ("write", "y")]
+    assert [access[:2] for access in accesses] == [
+        ("read", "x"),
+        *shared,
+        ("write", "y"),
+    ]
 
 
 @needs_compiler
-@pytest.mark.parametrize("read", ["tile[i ^ 1]", "tile[i] + tile[i ^ 1]", "tile[i ^ 1] + tile[i]"])
+@pytest.mark.parametrize(
+    "read", ["tile[i ^ 1]", "tile[i] + tile[i ^ 1]", "tile[i ^ 1] + tile[i]"]
+)
 def test_a_tile_that_is_used_again_needs_a_second_barrier(read):
     source = f"""
     __global__ void reuse(const float* x, float* y) {{
@@ -57,7 +65,9 @@ def test_a_tile_that_is_used_again_needs_a_second_barrier(read):
         arrays = {"x": SQUARES[:8], "y": torch.zeros(8)}
         complaint = contextlib.nullcontext()
         if not is_right:
-            complaint = pytest.raises(emulator.KernelError, match="with no __syncthreads between")
+            complaint = pytest.raises(
+                emulator.KernelError, match="with no __syncthreads between"
+            )
         with complaint:
             emulator.run(text, "reuse", 1, 4, arrays)
 
@@ -66,12 +76,36 @@ def test_a_tile_that_is_used_again_needs_a_second_barrier(read):
 @pytest.mark.parametrize(
     "old, new, sentence",
     [
-        ("__syncthreads();", "", r"\(1, 0, 0\) .* reads shared memory that .* \(0, 0, 0\) writes"),
-        ("tile[threadIdx.x] =", "tile[0] =", r"writes .* that thread \(0, 0, 0\) touches"),
-        ("y[i] =", "tile[threadIdx.x ^ 1] = 0; y[i] =", r"\(1, 0, 0\) .* writes shared memory"),
-        ("tile[8]", "tile[7]", r"thread \(7, 0, 0\) .* writes outside of its arrays in shared"),
-        ("tile[threadIdx.x] =", "if (i % 2) tile[threadIdx.x] =", "that nothing was written to"),
-        ("y[i] =", "y[i + 1] =", r"thread \(7, 0, 0\) of block \(1, 0, 0\) writes y\[16\]"),
+        (
+            "__syncthreads();",
+            "",
+            r"\(1, 0, 0\) .* reads shared memory that .* \(0, 0, 0\) writes",
+        ),
+        (
+            "tile[threadIdx.x] =",
+            "tile[0] =",
+            r"writes .* that thread \(0, 0, 0\) touches",
+        ),
+        (
+            "y[i] =",
+            "tile[threadIdx.x ^ 1] = 0; y[i] =",
+            r"\(1, 0, 0\) .* writes shared memory",
+        ),
+        (
+            "tile[8]",
+            "tile[7]",
+            r"thread \(7, 0, 0\) .* writes outside of its arrays in shared",
+        ),
+        (
+            "tile[threadIdx.x] =",
+            "if (i % 2) tile[threadIdx.x] =",
+            "that nothing was written to",
+        ),
+        (
+            "y[i] =",
+            "y[i + 1] =",
+            r"thread \(7, 0, 0\) of block \(1, 0, 0\) writes y\[16\]",
+        ),
         ("__syncthreads();", "while (x[0] == 0) __syncthreads();", "does not end"),
     ],
 )
@@ -120,13 +154,17 @@ def test_threads_that_do_not_meet_are_named(old, new, sentence, order):
 
 @needs_compiler
 def test_threads_may_meet_often_and_in_conditions_that_all_share():
-    barriers = "for (int k = 0; k < 3; ++k) if (gridDim.x == 2) __syncthreads(); else return;"
+    barriers = (
+        "for (int k = 0; k < 3; ++k) if (gridDim.x == 2) __syncthreads(); else return;"
+    )
     assert run_neighbours("__syncthreads();", barriers)[1].equal(DIFFERENCES)
 
 
 @needs_compiler
 def test_the_time_may_end_between_any_two_instructions():
-    """Also while one thread hands over to the next, and a loop of barriers does little else."""
+    """Also while one thread hands over to the next, and a loop of barriers does little
+    else.
+    """
     source = """
     __global__ void waits(const float* x, float* y) {
         __shared__ float tile[8];

@@ -1,4 +1,6 @@
-"""An author's slips are said to the author, when the exercise is made, not to a learner."""
+"""An author's slips are said to the author, when the exercise is made, not to a
+learner.
+"""
 
 import io
 import re
@@ -8,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from helpers.lessons import grade
-from helpers.lessons.attempts import try_exercises
+from helpers.lessons.classroom.trial import try_exercises
 from helpers.lessons.exercise import KNOWN, Exercise
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 
 ROOT = Path(__file__).parents[2]
-FEED = Feed(shapes="N D")
+FEED = Inputs(shapes="N D")
 GOOD = {
     "number": "A.1",
     "name": "Half",
@@ -35,7 +37,10 @@ def forget():
     ("slip", "words"),
     [
         ({"number": 2.1}, "number must be a string, got 2.1"),
-        ({"number": "2.1"}, "number must not be one of chapter 02, which are the course's, got"),
+        (
+            {"number": "2.1"},
+            "number must not be one of chapter 02, which are the course's, got",
+        ),
         ({"number": "A,1"}, "without a comma, got 'A,1'"),
         ({"number": ""}, "got ''"),
         ({"name": None}, "name must be a string, got None"),
@@ -45,17 +50,35 @@ def forget():
         ),
         ({"hints": ()}, "hints must hold one hint or more, got none"),
         ({"hints": (1,)}, "hints must hold strings, got 1"),
-        ({"feeds": FEED, "like": abs}, "feeds must be a tuple of Feeds, got Feed("),
-        ({"feeds": (3,), "like": abs}, "feeds must hold Feeds, got 3"),
-        ({"feeds": (FEED,)}, "like must be given where there are feeds"),
+        (
+            {"inputs": FEED, "like": abs},
+            "inputs must be a tuple of Inputs, got Inputs(",
+        ),
+        ({"inputs": (3,), "like": abs}, "inputs must hold Inputs, got 3"),
+        ({"inputs": (FEED,)}, "like must be given where there are inputs"),
         ({"like": 3}, "like must be a function, got 3"),
         ({"order": 3}, "order must be 1 or 2, got 3"),
         ({"properties": abs}, "properties must be a tuple of functions, got <built-in"),
-        ({"stub": ("a", "b")}, "stub must be a string, or edits {old: new}, got ('a', 'b')"),
-        ({"stub": {"a": 1}}, "stub must be a string, or edits {old: new}, got {'a': 1}"),
-        ({"wrong": ({"a": "b"}, "c")}, "wrong must hold pairs ({old: new}, words), got {'a': 'b'}"),
-        ({"wrong": (({}, "c"),)}, "wrong must hold pairs ({old: new}, words), got ({}, 'c')"),
-        ({"wrong": (("a", "b", "c"),)}, "wrong must hold pairs ({old: new}, words), got ('a', 'b'"),
+        (
+            {"stub": ("a", "b")},
+            "stub must be a string, or edits {old: new}, got ('a', 'b')",
+        ),
+        (
+            {"stub": {"a": 1}},
+            "stub must be a string, or edits {old: new}, got {'a': 1}",
+        ),
+        (
+            {"wrong": ({"a": "b"}, "c")},
+            "wrong must hold pairs ({old: new}, words), got {'a': 'b'}",
+        ),
+        (
+            {"wrong": (({}, "c"),)},
+            "wrong must hold pairs ({old: new}, words), got ({}, 'c')",
+        ),
+        (
+            {"wrong": (("a", "b", "c"),)},
+            "wrong must hold pairs ({old: new}, words), got ('a', 'b'",
+        ),
     ],
 )
 def test_a_slip_gets_a_sentence(slip, words):
@@ -104,19 +127,24 @@ def test_what_is_not_as_expected_is_said(tmp_path, capsys):
     assert right.startswith("  wrong attempt 1: ✗ ") and "(expected" not in right
     assert negated.endswith("(expected the words 'negated')")
     assert accepted.endswith("(expected ✗)")
-    assert absent.startswith("  wrong attempt 4 cannot be made: ValueError: A.1: 'no such text'")
+    assert absent.startswith(
+        "  wrong attempt 4 cannot be made: ValueError: A.1: 'no such text'"
+    )
 
 
 def test_a_module_that_cannot_be_tried_gets_a_sentence(tmp_path):
-    said = try_exercises(module(tmp_path, [('(Feed(shapes="N D"),)', '(Feed(shapes="N D"))')]))
-    assert "could not be imported: TypeError: feeds must be a tuple of Feeds" in said
+    said = try_exercises(module(tmp_path, [('shapes="N D"),)', 'shapes="N D"))')]))
+    assert "could not be imported: TypeError: inputs must be a tuple of Inputs" in said
     assert "FileNotFoundError" in try_exercises(tmp_path / "absent.py")
     (tmp_path / "empty.py").write_text("")
     assert try_exercises(tmp_path / "empty.py").endswith("empty.py holds no Exercise")
 
 
 def test_the_command_ends_as_the_trial_does(tmp_path, monkeypatch):
-    for path, status in ((module(tmp_path), None), (tmp_path / "a", f"{tmp_path / 'a'} could not")):
+    for path, status in (
+        (module(tmp_path), None),
+        (tmp_path / "a", f"{tmp_path / 'a'} could not"),
+    ):
         monkeypatch.setattr(sys, "argv", ["grade", "--try", str(path)])
         cannot_show_marks = io.TextIOWrapper(io.BytesIO(), encoding="cp1252")
         monkeypatch.setattr(sys, "stdout", cannot_show_marks)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from helpers.lessons import draw, timeline
-from helpers.lessons.patients.patient import Double
+from helpers.lessons.cases.case import Double
 
 
 @pytest.fixture(autouse=True)
@@ -40,25 +40,34 @@ def test_ring_names_each_object_and_points_from_each_to_the_next(capsys):
     assert capsys.readouterr().out == "output → node → ctx → output\n"
     texts = {text.get_text(): text.get_position() for text in plt.gca().texts}
     assert {"output", "grad_fn", "node", "ctx", "result"} >= set(texts)
-    arrows = [patch._posA_posB for patch in plt.gca().patches if hasattr(patch, "_posA_posB")]
+    arrows = [
+        patch._posA_posB for patch in plt.gca().patches if hasattr(patch, "_posA_posB")
+    ]
     assert len(arrows) == 3
     assert all(
-        end == start for (_, end), (start, _) in zip(arrows, arrows[1:] + arrows[:1], strict=True)
+        end == start
+        for (_, end), (start, _) in zip(arrows, arrows[1:] + arrows[:1], strict=True)
     )
 
 
 def test_verdicts_are_drawn_in_three_colours_and_printed(capsys):
     rows = {"int n": ["right", "wrong"], "*, int n": ["raises", "right"]}
     draw.verdicts(rows, ["old", "new"], notes=["first", "second"])
-    assert capsys.readouterr().out == "int n     right  wrong \n*, int n  raises right \n"
+    assert (
+        capsys.readouterr().out == "int n     right  wrong \n*, int n  raises right \n"
+    )
     words = {text.get_position(): text.get_text() for text in plt.gca().texts}
     found = {}
     for patch in plt.gca().patches:
         column, row = int(patch.get_x()), int(patch.get_y())
         assert words[column + 0.48, row + 0.46] == [*rows.values()][row][column]
-        found.setdefault([*rows.values()][row][column], set()).add(patch.get_facecolor())
+        found.setdefault([*rows.values()][row][column], set()).add(
+            patch.get_facecolor()
+        )
     assert [len(colours) for colours in found.values()] == [1, 1, 1]
-    assert len(set.union(*found.values())) == 3 and {"first", "second"} <= set(words.values())
+    assert len(set.union(*found.values())) == 3 and {"first", "second"} <= set(
+        words.values()
+    )
 
 
 def test_owners_are_drawn_beside_one_another_and_counted(capsys):
@@ -73,20 +82,27 @@ def test_owners_are_drawn_beside_one_another_and_counted(capsys):
     colours = {patch.get_facecolor() for patch in one.patches}
     assert len(colours) > 1 == len({patch.get_facecolor() for patch in four.patches})
     places = {text.get_text(): text.get_position() for text in one.texts}
-    assert places["0"][1] == places["1"][1] > places["2"][1]  # a row of pixels, then the next
+    # A row of pixels, then the next.
+    assert places["0"][1] == places["1"][1] > places["2"][1]
 
 
 def test_time_line_draws_and_prints_each_event(capsys):
     events = [("2017-01-19", "a", "first"), ("2020-02-03", "b", "second")]
     timeline.draw(events)
-    assert capsys.readouterr().out == "2017-01-19  a       first\n2020-02-03  b       second\n"
+    assert (
+        capsys.readouterr().out
+        == "2017-01-19  a       first\n2020-02-03  b       second\n"
+    )
     assert [text.get_text() for text in plt.gca().texts] == ["a  first", "b  second"]
 
 
 def test_travels_draws_an_arrow_for_each_element_and_counts_what_is_sent(capsys):
     gathered = torch.eye(3).repeat(3, 1)
     draw.travels({"gather": gathered, "back": gathered.T}, processes=3)
-    assert capsys.readouterr().out == "gather: 3 stay, 6 are sent\nback: 3 stay, 6 are sent\n"
+    assert (
+        capsys.readouterr().out
+        == "gather: 3 stay, 6 are sent\nback: 3 stay, 6 are sent\n"
+    )
     for ax, passed in zip(plt.gcf().axes, (1, 3), strict=True):
         arrows = [text for text in ax.texts if getattr(text, "arrow_patch", None)]
         boxes = [patch for patch in ax.patches if isinstance(patch, plt.Rectangle)]

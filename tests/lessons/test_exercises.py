@@ -1,4 +1,7 @@
-"""Every exercise: its stub, its solution, and wrong attempts that learners really make."""
+"""Every exercise.
+
+Its stub, its solution, and wrong attempts that learners really make.
+"""
 
 import ctypes
 import gc
@@ -19,18 +22,14 @@ from helpers.lessons import exercise
 from helpers.lessons.exercise import COLOURS, NOT_ATTEMPTED, RIGHT, WRONG
 from helpers.lessons.exercises import chapter_04
 from helpers.lessons.judge import variations_of_processes
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.native import c_and_cpp
-from helpers.lessons.said import Said, doctor
 from helpers.ops.involution import compiler
-from tests.common import no_words_yet
 from tests.lessons.judged import EXERCISES, judged
 from tests.needs import missing, needs_compiler, why_not
 from tests.notebooks.worked_in import why_left_out
-from tools import translate
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-MESSAGES = {text for _, text in translate.messages(translate.LESSONS)}
 each_exercise = pytest.mark.parametrize("number", EXERCISES)
 
 
@@ -39,21 +38,17 @@ def given(number):
     """The exercise, where attempts at it can be tried."""
     why = why_not(EXERCISES[number].needs)
     if why:
-        assert why in missing(), f"{number} says that this machine lacks what it has: {why}"
+        assert why in missing(), (
+            f"{number} says that this machine lacks what it has: {why}"
+        )
         pytest.skip(why)
     return EXERCISES[number]
 
 
-def parts_of(said):
-    """All `Said` that a verdict is made of."""
-    inner = [part for part in said.gaps.values() if isinstance(part, doctor.Said)]
-    for part in (*inner, *getattr(said, "where", ()), *getattr(said, "then", ())):
-        yield from parts_of(part)
-    yield said
-
-
 def noted(has, spoke):
-    """The property, which is one of those that spoke once it says that something is wrong."""
+    """The property, which is one of those that spoke once it says that something is
+    wrong.
+    """
 
     def sentences(attempt):
         for wrong in has(attempt):
@@ -65,26 +60,29 @@ def noted(has, spoke):
     return sentences
 
 
-def is_known_to_translators(template):
-    words = re.search("[a-z]{2}", translate.string_without_gaps(template))
-    return not words or template in MESSAGES
-
-
 def exercise_cells(path):
     """(number, cell) of each cell of a notebook that checks an exercise."""
     for cell in nbformat.read(path, as_version=4).cells:
-        found = re.search(r'^exercise\("([\d.]+)"\)\.check\(', cell.source, re.MULTILINE)
+        found = re.search(
+            r'^exercise\("([\d.]+)"\)\.check\(', cell.source, re.MULTILINE
+        )
         if cell.cell_type == "code" and found:
             yield found[1], cell
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in NOTEBOOKS if not why_left_out(path)], ids=lambda path: path.stem
+    "path",
+    [path for path in NOTEBOOKS if not why_left_out(path)],
+    ids=lambda path: path.stem,
 )
 def test_a_notebook_holds_each_exercise_once_with_its_stub_untouched(path):
     cells = list(exercise_cells(path))
     numbers = [number for number, _ in cells]
-    expected = [number for number in EXERCISES if int(number.split(".")[0]) == int(path.stem[:2])]
+    expected = [
+        number
+        for number in EXERCISES
+        if int(number.split(".")[0]) == int(path.stem[:2])
+    ]
     for number in expected:
         once = f'write one cell that ends with `exercise("{number}").check(...)` into its notebook'
         assert numbers.count(number) == 1, once
@@ -93,7 +91,9 @@ def test_a_notebook_holds_each_exercise_once_with_its_stub_untouched(path):
         assert EXERCISES[number].cell in cell.source, "write its stub into the cell"
         assert len(cell.outputs) == 1, "execute the notebook: `python -m tools.execute`"
         shown = cell.outputs[0].data
-        expected = f"{NOT_ATTEMPTED} {number} {EXERCISES[number].name}: not attempted yet"
+        expected = (
+            f"{NOT_ATTEMPTED} {number} {EXERCISES[number].name}: not attempted yet"
+        )
         assert shown["text/plain"] == expected
         assert NOT_ATTEMPTED in shown["text/html"]
 
@@ -104,24 +104,22 @@ def test_solution_is_accepted(number, given):
     assert verdict.mark == RIGHT, verdict.message
 
 
-@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")  # as attempts at 5.2 do
+# As attempts at 5.2 do.
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
 @each_exercise
 def test_wrong_attempts_are_answered_as_promised(number, given, monkeypatch):
     monkeypatch.setattr(c_and_cpp, "PROCESSOR_SECONDS", 1.0)  # of loops that do not end
     monkeypatch.setattr(variations_of_processes, "PROCESSOR_SECONDS", 2.0)
-    assert len(given.wrong) >= 3, "write at least three wrong attempts"
+    assert 3 <= len(given.wrong) <= 6, "write three to five wrong attempts (12.1 has six)"
     spoke = set()
     for field in ("kind", "properties"):
-        monkeypatch.setattr(given, field, [noted(has, spoke) for has in getattr(given, field)])
+        monkeypatch.setattr(
+            given, field, [noted(has, spoke) for has in getattr(given, field)]
+        )
     for edits, words in given.wrong:
-        with monkeypatch.context() as patch:
-            patch.setattr(Said, "text", no_words_yet)
-            patch.setattr(doctor.Said, "text", no_words_yet)
-            verdict = judged(number, edits)
+        verdict = judged(number, edits)
         assert verdict.mark == WRONG, f"{edits} was accepted"
         assert words in verdict.message, f"{edits}: {verdict.message}"
-        for part in parts_of(verdict.said):
-            assert is_known_to_translators(part.template), part.template
     silent = {has.of for has in (*given.kind, *given.properties)} - spoke
     assert not silent, f"write wrong attempts of which {silent} say what is wrong"
 
@@ -144,7 +142,11 @@ def test_hints_and_solution_are_said(number, capsys):
     ("number", "old", "new"),
     [
         ("0.1", "3 * x", "4 * x"),
-        ("10.3", "Matmul(Function):", "Matmul(Function):\n    generate_vmap_rule = True\n"),
+        (
+            "10.3",
+            "Matmul(Function):",
+            "Matmul(Function):\n    generate_vmap_rule = True\n",
+        ),
         ("11.5", "tanh", "sinh"),
     ],
 )
@@ -162,7 +164,7 @@ def test_a_verdict_is_true_if_the_attempt_is_right():
 
 def test_a_feed_leaves_out_only_what_there_is():
     with pytest.raises(ValueError, match="must name variations, got {'zeros'}"):
-        Feed(shapes="...", without={"zeros": "a slip of the pen"})
+        Inputs(shapes="...", without={"zeros": "a slip of the pen"})
 
 
 def test_a_line_of_ours_is_not_quoted():
@@ -184,8 +186,14 @@ def test_a_collector_that_was_off_stays_off():
 def test_where_is_said_unless_it_is_the_same_everywhere():
     for edits, said in [
         ({"- 1), None": "- 1)"}, "Backward returned 1 gradient(s)"),
-        ({"x ** (ctx.n - 1)": "-(x ** (ctx.n - 1))"}, "with n = 3: The gradient of `x` is right"),
-        ({"return x**n": "return None if n == 1 else x**n"}, "with n = 1: it returns None"),
+        (
+            {"x ** (ctx.n - 1)": "-(x ** (ctx.n - 1))"},
+            "with n = 3: The gradient of `x` is right",
+        ),
+        (
+            {"return x**n": "return None if n == 1 else x**n"},
+            "with n = 1: it returns None",
+        ),
     ]:
         verdict = judged("3.1", edits)
         assert verdict.message.startswith(said), verdict.message
@@ -193,13 +201,19 @@ def test_where_is_said_unless_it_is_the_same_everywhere():
 
 def test_one_suspect_only_is_wrong():
     x = torch.linspace(-2, 2, 6, dtype=torch.float64)
-    wrong = [name for name, suspect in chapter_04.suspects.items() if not examine(suspect, x).ok]
+    wrong = [
+        name
+        for name, suspect in chapter_04.suspects.items()
+        if not examine(suspect, x).ok
+    ]
     assert wrong == [EXERCISES["4.3"].reference]
 
 
 def test_a_result_of_another_dtype_is_said():
     verdict = judged("9.3", {"return x": "return x.double()"})
-    assert "in float32, with limit = 2.0: the output is torch.float64" in verdict.message
+    assert (
+        "in float32, with limit = 2.0: the output is torch.float64" in verdict.message
+    )
 
 
 def test_a_wrapped_stub_is_an_attempt():
@@ -210,7 +224,8 @@ def test_a_wrapped_stub_is_an_attempt():
 
 
 @pytest.mark.parametrize(
-    "number", [n for n, given in EXERCISES.items() if given.needs is compiler.find_compiler]
+    "number",
+    [n for n, given in EXERCISES.items() if given.needs is compiler.find_compiler],
 )
 def test_without_a_compiler_an_answer_is_not_called_wrong(number, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
@@ -227,7 +242,9 @@ def test_without_a_compiler_an_answer_is_not_called_wrong(number, monkeypatch):
 @each_exercise
 def test_stub_is_untouched(number):
     given = EXERCISES[number]
-    comment = "// mine\n\n/* hm */\n" if isinstance(given.reference, str) else "# mine\n\n"
+    comment = (
+        "// mine\n\n/* hm */\n" if isinstance(given.reference, str) else "# mine\n\n"
+    )
     stub = ... if given.cell.endswith("= ...") else given.made_of(comment + given.cell)
     assert given.judge(stub).mark == NOT_ATTEMPTED
 
@@ -282,7 +299,10 @@ def test_exit_is_called_exit_though_what_it_tidies_up_does_not_end(monkeypatch):
 @needs_compiler
 def test_of_c_the_source_is_asked_for():
     for number in ("7.1", "8.1"):
-        assert "give check the source, a string; got a" in EXERCISES[number].judge(3).message
+        assert (
+            "give check the source, a string; got a"
+            in EXERCISES[number].judge(3).message
+        )
 
 
 @pytest.mark.parametrize("number", ["2.9", "77.1", "x", 2.1, ""])
@@ -296,7 +316,9 @@ def test_asking_for_one_exercise_imports_its_chapter_alone():
         "import sys; from helpers.lessons import exercise; exercise('2.1'); "
         "print(*(n for n in sys.modules if n.startswith('helpers.lessons.exercises.')))"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True
+    )
     assert ran.stdout.split() == ["helpers.lessons.exercises.chapter_02"], ran.stderr
 
 
@@ -324,7 +346,9 @@ def test_a_verdict_is_plain_text_and_in_a_notebook_html(capsys, monkeypatch):
     assert wrong["text/plain"] == plain.rstrip("\n")
     assert COLOURS[WRONG] in wrong["text/html"]
     assert COLOURS[RIGHT] in right["text/html"]
-    said = "✓</b> <b>2.1 Square</b>: values and gradient agree with <code>x ** 2</code>. "
+    said = (
+        "✓</b> <b>2.1 Square</b>: values and gradient agree with <code>x ** 2</code>. "
+    )
     assert said in right["text/html"]
     monkeypatch.setattr(given, "success", "a < b & `c < d`")
     given.check(given.reference)

@@ -1,4 +1,7 @@
-"""`Kept`, which counts memory. What `Alive` counts is printed, and compared, in chapter 12."""
+"""`Kept`, which counts memory.
+
+What `Alive` counts is printed, and compared, in chapter 12.
+"""
 
 import weakref
 
@@ -8,7 +11,10 @@ from helpers.lessons.memory import Kept
 
 
 def test_kept_counts_each_storage_once_and_holds_nothing():
-    x, weight = torch.ones(10, 10, requires_grad=True), torch.ones(10, 10, requires_grad=True)
+    x, weight = (
+        torch.ones(10, 10, requires_grad=True),
+        torch.ones(10, 10, requires_grad=True),
+    )
     with Kept(but=[weight]) as kept:
         y = (x * weight).tanh()
         z = y[0] * y[1:2].exp()

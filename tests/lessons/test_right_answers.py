@@ -14,7 +14,11 @@ from tests.needs import needs_compiler, needs_triton
     [
         ("7.1", "__global__ void", "void __global__ __launch_bounds__(32 * 8, 4)"),
         ("7.1", "void depthwise", "void /* mine */ depthwise"),
-        ("7.1", "element >= channels * height * width", "element / (height * width) >= channels"),
+        (
+            "7.1",
+            "element >= channels * height * width",
+            "element / (height * width) >= channels",
+        ),
         ("7.1", "sum += weight", "sum = __fmaf_rn(1, sum, 0); sum += weight"),
         ("8.1", "int64_t i", "size_t i"),
         ("8.1", "exp(x[i])", "exp10(x[i] * M_LOG10E)"),
@@ -67,7 +71,10 @@ def test_other_right_answers_are_accepted():
     start = "scan(Tensor x, Tensor decay,"
     schemas = [
         ("16.3", f"{start} {rest}) -> Tensor")
-        for rest in ("int reverse=0, Scalar scale=1", "bool reverse=0, Tensor? scale=None")
+        for rest in (
+            "int reverse=0, Scalar scale=1",
+            "bool reverse=0, Tensor? scale=None",
+        )
     ]
     for number, answer in (*pixels, ("9.1", fake_windows), *schemas):
         verdict = EXERCISES[number].judge(answer)
@@ -77,37 +84,80 @@ def test_other_right_answers_are_accepted():
 @pytest.mark.parametrize(
     "number, edits",
     [
-        ("2.3", {"smallest, largest = x.min(dim=1), x.max(dim=1)": "values, order = x.sort(dim=1)",
-                 "smallest.indices, largest.indices": "order",
-                 "at_min, at_max = ctx.saved_tensors":
-                 "at_min, at_max = ctx.saved_tensors[0][:, [0, -1]].T",
-                 "smallest.values, largest.values": "values[:, 0], values[:, -1]"}),
-        ("4.2", {"result = largest.squeeze(-1) + (x - largest).exp().sum(-1).log()":
-                 "result = x[..., 0]\n        for i in range(1, x.shape[-1]):\n"
-                 "            result = torch.logaddexp(result, x[..., i])"}),
+        (
+            "2.3",
+            {
+                "smallest, largest = x.min(dim=1), x.max(dim=1)": "values, order = x.sort(dim=1)",
+                "smallest.indices, largest.indices": "order",
+                "at_min, at_max = ctx.saved_tensors": "at_min, at_max = ctx.saved_tensors[0][:, [0, -1]].T",
+                "smallest.values, largest.values": "values[:, 0], values[:, -1]",
+            },
+        ),
+        (
+            "4.2",
+            {
+                "result = largest.squeeze(-1) + (x - largest).exp().sum(-1).log()": "result = x[..., 0]\n        for i in range(1, "
+                "x.shape[-1]):\n            result = torch.logaddexp(result, "
+                "x[..., i])"
+            },
+        ),
         ("5.2", {"    x =": "    assert f(x).dim() == 0\n    x ="}),
-        ("5.2", {"return grad": "def product(): return product and grad",
-                 "[0]": "[0]\n    return product()"}),
-        ("6.1", {'self.register_parameter("bias", None)':  # a parameter's name stays reserved
-                 "self.bias = nn.Parameter(torch.zeros(0)); self.bias = None"}),
+        (
+            "5.2",
+            {
+                "return grad": "def product(): return product and grad",
+                "[0]": "[0]\n    return product()",
+            },
+        ),
+        (
+            "6.1",
+            {
+                # A parameter's name stays reserved.
+                'self.register_parameter("bias", None)': "self.bias = nn.Parameter(torch.zeros(0)); self.bias = None"
+            },
+        ),
         ("4.1", {"* result * (1 - result)": "* (result - result * result)"}),
-        ("6.2", {"self.mean += 0.1 * (x.detach().mean(0) - self.mean)":
-                 "self.mean.lerp_(x.detach().mean(0), 0.1)"}),
-        ("10.1", {"class Squash(Function):\n    generate_vmap_rule = True": "class Other:",
-                  "** 3": "** 3\nclass Squash(Function):\n    generate_vmap_rule = True\n"
-                  "    forward, setup_context = Other.forward, Other.setup_context\n"
-                  "    backward = Other.backward"}),
+        (
+            "6.2",
+            {
+                "self.mean += 0.1 * (x.detach().mean(0) - self.mean)": "self.mean.lerp_(x.detach().mean(0), 0.1)"
+            },
+        ),
+        (
+            "10.1",
+            {
+                "class Squash(Function):\n    generate_vmap_rule = True": "class Other:",
+                "** 3": "** 3\nclass Squash(Function):\n    generate_vmap_rule = True\n"
+                "    forward, setup_context = Other.forward, Other.setup_context\n"
+                "    backward = Other.backward",
+            },
+        ),
         ("11.5", {"torch.log(torch.cosh(x))": "torch.logaddexp(x, -x) - log(2)"}),
         ("12.2", {"ctx.size = size": "ctx.size = size; x.view(len(x), -1)"}),
-        ("13.3", {"        z = torch":
-                  "        if (a <= 0).any(): raise ValueError\n        z = torch"}),
-        ("13.3", {"                break\n":
-                  "                break\n        else: raise RuntimeError\n"}),
+        (
+            "13.3",
+            {
+                "        z = torch": "        if (a <= 0).any(): raise ValueError\n        z = "
+                "torch"
+            },
+        ),
+        (
+            "13.3",
+            {
+                "                break\n": "                break\n        else: raise RuntimeError\n"
+            },
+        ),
         ("13.3", {"grad_output / (2 * z)": "0.5 * grad_output * z**-1"}),
-        ("13.3", {"ctx.save_for_backward(z)": "ctx.save_for_backward(a)", "(z,)": "(a,)",
-                  "(2 * z)": "(2 * a.sqrt())"}),
+        (
+            "13.3",
+            {
+                "ctx.save_for_backward(z)": "ctx.save_for_backward(a)",
+                "(z,)": "(a,)",
+                "(2 * z)": "(2 * a.sqrt())",
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_ways_are_accepted(number, edits):
     verdict = judged(number, edits)
     assert verdict.mark == RIGHT, verdict.message
@@ -126,7 +176,9 @@ def test_a_backward_that_works_at_first_order_only_is_accepted():
             a, b = ctx.saved_tensors
             to_a, to_b = ((grad_output * other).numpy() for other in (b, a))
             sums = (torch.from_numpy(np.asarray(g)) for g in (to_a, to_b))
-            return tuple(g.sum_to_size(t.shape) for g, t in zip(sums, (a, b), strict=True))
+            return tuple(
+                g.sum_to_size(t.shape) for g, t in zip(sums, (a, b), strict=True)
+            )
 
     refuses = "@torch.autograd.function.once_differentiable\n    def backward"
     once = [judged(number, {"def backward": refuses}) for number in ("2.1", "14.1")]

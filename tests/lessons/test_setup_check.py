@@ -12,7 +12,9 @@ def test_reports_what_is_there():
 
 
 def test_a_missing_compiler_names_the_remedy(monkeypatch):
-    monkeypatch.setattr(setup_check, "find_compiler", compiler.find_compiler.__wrapped__)
+    monkeypatch.setattr(
+        setup_check, "find_compiler", compiler.find_compiler.__wrapped__
+    )
     monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
     monkeypatch.setattr(compiler, "find_spec", lambda name: None)
     assert "no C++ compiler" in setup_check.report()

@@ -1,4 +1,6 @@
-"""What chapter 16 builds is kept, built anew where something has changed, and fails in words."""
+"""What chapter 16 builds is kept, built anew where something has changed, and fails in
+words.
+"""
 
 import pytest
 
@@ -21,14 +23,22 @@ def test_a_package_is_kept_until_its_text_or_a_module_changes(tmp_path):
     first = build_package(RANDOM, tmp_path / "modules")
     written = first.read_bytes()
     assert len(written) == 9 and first.suffix == ".pt2"
-    assert build_package(RANDOM, tmp_path / "modules") == first and first.read_bytes() == written
+    assert (
+        build_package(RANDOM, tmp_path / "modules") == first
+        and first.read_bytes() == written
+    )
     (tmp_path / "modules" / "recurrence.py").write_text("")
-    others = build_package(RANDOM, tmp_path / "modules"), build_package(RANDOM + " ", tmp_path)
+    others = (
+        build_package(RANDOM, tmp_path / "modules"),
+        build_package(RANDOM + " ", tmp_path),
+    )
     assert len({first, *others}) == 3
 
 
 def test_a_build_that_fails_says_why(tmp_path):
-    with pytest.raises(RuntimeError, match="(?s)the package was not written:.*no such operator"):
+    with pytest.raises(
+        RuntimeError, match="(?s)the package was not written:.*no such operator"
+    ):
         build_package("raise SystemExit('no such operator')", tmp_path)
     with pytest.raises(BuildError, match="error"):
         build_program("int main() { return nothing; }")

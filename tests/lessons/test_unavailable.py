@@ -27,38 +27,59 @@ def test_what_is_missing_is_said_and_remembered(monkeypatch, capsys):
         unavailable.CompilerNotFoundError("no C++ compiler"),
         ImportError("No module named 'cupy'"),
         RuntimeError("Ninja is required to load C++ extensions"),
-        RuntimeError("Error building extension 'x': [1/2] c++\n/bin/sh: 1: c++: not found\n"),
-        RuntimeError("Error building extension 'x': [1/2] c++\nx.cpp:3: error: no Python.h\n"),
+        RuntimeError(
+            "Error building extension 'x': [1/2] c++\n/bin/sh: 1: c++: not found\n"
+        ),
+        RuntimeError(
+            "Error building extension 'x': [1/2] c++\nx.cpp:3: error: no Python.h\n"
+        ),
     ):
         with unavailable.or_say_why():
             raise error
     with unavailable.or_say_why():
         made_by_an_earlier_cell  # noqa: B018, F821
-    own = RuntimeError("Error building extension 'x': c++\nmain.cpp:7:3: error: expected ';'\n")
+    own = RuntimeError(
+        "Error building extension 'x': c++\nmain.cpp:7:3: error: expected ';'\n"
+    )
     with (
-        pytest.raises(c_and_cpp.NativeError, match="line 7 of the text does not compile: expected"),
+        pytest.raises(
+            c_and_cpp.NativeError, match="line 7 of the text does not compile: expected"
+        ),
         unavailable.or_say_why(),
     ):
         raise own
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith(unavailable.NOT_HERE) for line in lines)
-    said = ["no C++ compiler", "No module named 'cupy'", "Ninja is required to load C++ extensions"]
+    said = [
+        "no C++ compiler",
+        "No module named 'cupy'",
+        "Ninja is required to load C++ extensions",
+    ]
     assert [line.split(": ")[1].split(". ")[0] for line in lines[:3]] == said
     assert "c++: not found" in lines[3]
     assert lines[4] == lines[5]
     assert "error: no Python.h" in lines[4]
 
 
-def test_where_nothing_can_be_written_at_home_torch_builds_elsewhere(tmp_path, monkeypatch):
+def test_where_nothing_can_be_written_at_home_torch_builds_elsewhere(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "theirs")
     with unavailable.or_say_why():
         assert os.environ["TORCH_EXTENSIONS_DIR"] == "theirs"
     monkeypatch.delenv("TORCH_EXTENSIONS_DIR")
-    monkeypatch.setattr(cpp_extension, "get_default_build_root", lambda: str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        cpp_extension, "get_default_build_root", lambda: str(tmp_path / "cache")
+    )
     with unavailable.or_say_why():
         assert "TORCH_EXTENSIONS_DIR" not in os.environ
-    monkeypatch.setattr(cpp_extension, "get_default_build_root", lambda: f"{__file__}/cache")
-    with pytest.warns(UserWarning, match="what is compiled now is gone"), unavailable.or_say_why():
+    monkeypatch.setattr(
+        cpp_extension, "get_default_build_root", lambda: f"{__file__}/cache"
+    )
+    with (
+        pytest.warns(UserWarning, match="what is compiled now is gone"),
+        unavailable.or_say_why(),
+    ):
         assert os.access(os.environ["TORCH_EXTENSIONS_DIR"], os.W_OK)
     monkeypatch.delenv("TORCH_EXTENSIONS_DIR")
 

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..function.raised import CallError
+from ..function.isolation import CallError
 from ..report import TEXTS, Text, error
 
 CAUSES = []  # in the order in which they are tried
@@ -19,7 +19,9 @@ class Cause:
         """What fills the gaps of the sentence, if this is the cause; or None."""
         if not inspect.isgeneratorfunction(self.test):
             return self.test(ms)
-        tried = (gaps for gaps, holds in self.test(ms) if all(true_of(holds, m) for m in ms))
+        tried = (
+            gaps for gaps, holds in self.test(ms) if all(true_of(holds, m) for m in ms)
+        )
         return next(tried, None)
 
 
@@ -32,7 +34,9 @@ def cause(code, message=None, look=""):
     """
 
     def register(test):
-        CAUSES.append(Cause(error(code, message, look) if message else TEXTS[code], test))
+        CAUSES.append(
+            Cause(error(code, message, look) if message else TEXTS[code], test)
+        )
         return test
 
     return register

@@ -8,17 +8,27 @@ import torch
 
 from ..function.tensors import largest
 from ..report import MEANT, brief
-from ..said import Said
+from ..words import N_, _
 from .cause import cause
-from .where import Spots, at_some, in_part, named_dims, of_elements, rule, sizes_of, subsets
+from .where import (
+    Spots,
+    at_some,
+    in_part,
+    named_dims,
+    of_elements,
+    rule,
+    sizes_of,
+    subsets,
+)
 from .whole import same_but_order
 
 POWERS = {
-    1: "lacks a factor of", -1: "has one factor too many of",
-    2: "lacks two factors of", -2: "has two factors too many of",
-}  # fmt: skip
-EXP = "exp of {name}"
-OF_ELEMENTS, OF_VALUES = "another factor at each element", "a factor that changes with the inputs"
+    1: N_("lacks a factor of"),
+    -1: N_("has one factor too many of"),
+    2: N_("lacks two factors of"),
+    -2: N_("has two factors too many of"),
+}
+EXP = N_("exp of {name}")
 
 # --- contributions: what each element of grad_output adds, and where to ---------------------------
 
@@ -49,19 +59,20 @@ def grad_output_partly_ignored(ms):
         (gone, there), (m,) = found, one
         rows = gone.any(1)
         right = there.any(1) & ~rows
-        some = there[right].any(0) & gone.any(0)  # or it is a matter of the elements of the input
+        # Or it is a matter of the elements of the input.
+        some = there[right].any(0) & gone.any(0)
         if (gone != there)[rows].any() or not some.any():
             break
         points.append(Spots(torch.arange(len(rows)), right, rows, sizes_of(m, m.y), {}))
     if not points:
         return None
     gone, there = lost(ms)
-    where, _ = rule(ms[0].y.shape, points) or ("", "")
+    where, *_look = rule(ms[0].y.shape, points) or [""]
     # An index that is assigned leaves one contribution of each.
     left = (there & ~gone).sum(0)[gone.any(0)]
     if not gone.any(0).all() and (not where or (left == 1).all()):
         return None
-    return {"where": where and Said(": those {where}", where=where)}
+    return {"where": where and _(": those {where}").format(where=where)}
 
 
 @cause(
@@ -82,7 +93,7 @@ def contribution_lost(ms):
 def contributions_misplaced(ms):
     """Each element of grad_output is passed on with the right numbers, but to others."""
     right = ms.jacobians and same_but_order(*ms.jacobians)
-    return {"has": "adds the right contributions"} if right else None
+    return {"has": _("adds the right contributions")} if right else None
 
 
 # --- elements -------------------------------------------------------------------------------------
@@ -97,16 +108,20 @@ def contributions_misplaced(ms):
 def other_mask(ms):
     m = ms[0]
     lost, extra = m.wrong & (m.sampled.abs() <= m.limit).all(0), m.wrong & m.zero
-    among = Said(", of {n} examined", n=int(m.trusted.sum())) if m.sparse else ""
+    among = _(", of {n} examined").format(n=int(m.trusted.sum())) if m.sparse else ""
     if lost.any() and extra.any():
         words = {"lost": int(lost.sum()), "extra": int(extra.sum()), "among": among}
-        yield words, lambda m: not (m.wrong & (m.sampled.abs() > m.limit).any(0) & ~m.zero).any()
+        yield (
+            words,
+            lambda m: (
+                not (m.wrong & (m.sampled.abs() > m.limit).any(0) & ~m.zero).any()
+            ),
+        )
 
 
 @cause(
     "partly-right",
-    "The gradient of {x} {what}.{may}",
-    look="{look}",
+    "The gradient of {x} {what}.",
 )
 def partly_right(ms):
     m = ms[0]
@@ -137,8 +152,14 @@ def term_missing(ms):
     if not m.whole or m.x.is_complex():
         return
     ones, tensors = torch.ones_like(m.given[0]), [*same_shaped(m)]
-    bases = [("", [ones]), *((Said(", times {name}", name=name), [t]) for name, t in tensors)]
-    bases += [(Said(", but for a multiple of {name}", name=name), [ones, t]) for name, t in tensors]
+    bases = [
+        ("", [ones]),
+        *((_(", times {name}").format(name=name), [t]) for name, t in tensors),
+    ]
+    bases += [
+        (_(", but for a multiple of {name}").format(name=name), [ones, t])
+        for name, t in tensors
+    ]
     for (times, basis), dims in itertools.product(bases, subsets(m.shape)):
         several = (m.wrong.reshape(m.shape).sum(dims) > 1).any()  # else anything fits
         if several and rests(m.given - m.expected, basis, m.shape, dims) < 1e-4:
@@ -148,8 +169,11 @@ def term_missing(ms):
 def same_shaped(m):
     """(name, vector) of the tensors by which a term of the gradient may be multiplied."""
     found = {name: t for name, t in m.tensors.items() if t.shape == m.x.shape}
-    found |= {Said(EXP, name=name): found[name].exp() for name in (m.output, f"`{m.input}`")
-              if name in found}  # fmt: skip
+    found |= {
+        _(EXP).format(name=name): found[name].exp()
+        for name in (m.output, f"`{m.input}`")
+        if name in found
+    }
     rows = {name: m.row(t) for name, t in found.items() if not t.is_complex()}
     return [(name, row) for name, row in rows.items() if row.isfinite().all()]
 
@@ -160,7 +184,11 @@ def rests(error, basis, shape, dims):
     size = math.prod(shape[d] for d in dims)
 
     def slices(t):
-        return t.reshape(-1, *shape).movedim([d + 1 for d in dims], last).reshape(len(t), -1, size)
+        return (
+            t.reshape(-1, *shape)
+            .movedim([d + 1 for d in dims], last)
+            .reshape(len(t), -1, size)
+        )
 
     if size < len(basis) + 2:
         return math.inf
@@ -170,17 +198,19 @@ def rests(error, basis, shape, dims):
         rest = b - a @ torch.linalg.lstsq(a, b).solution
     except RuntimeError:  # zeros
         return math.inf
-    return largest(rest) / (largest(error) or 1.0) if rest.isfinite().all() else math.inf
+    if not rest.isfinite().all():
+        return math.inf
+    return largest(rest) / (largest(error) or 1.0)
 
 
 @cause(
     "inner-derivative-forgotten",
     "The gradient of {x} is grad_output itself{summed}, as if the derivative of {y} with respect "
-    "to {x} were not multiplied in.{meant}",
+    "to {x} were not multiplied in.",
     look="the chain rule: grad_output times a derivative",
 )
 def inner_derivative_forgotten(ms):
-    summed = "" if ms[0].y.numel() <= ms[0].x.numel() else ", summed"
+    summed = "" if ms[0].y.numel() <= ms[0].x.numel() else _(", summed")
     yield {"summed": summed, "meant": MEANT}, lambda m: m.passes and not m.is_identity
 
 
@@ -203,12 +233,18 @@ def factor_missing(ms):
     """An input or the output, or exp of it, perhaps times a number."""
     names = [*ms[0].tensors] if ms.ratios and len(ms.ratios[0][0]) > 1 else []
     of = [(name, name, lambda t: t) for name in names]
-    of += [(Said(EXP, name=name), name, torch.exp) for name in names]
+    of += [(_(EXP).format(name=name), name, torch.exp) for name in names]
     for (what, name, made), (power, lacks) in itertools.product(of, POWERS.items()):
-        number = ms.multiple(lambda m: (m.given * made(m.wide(name)) ** power).nan_to_num())
+        number = ms.multiple(
+            lambda m: (m.given * made(m.wide(name)) ** power).nan_to_num()
+        )
         if number:
-            rest = Said(", and is multiplied by {factor}", factor=brief(1 / number))
-            return {"lacks": lacks, "what": what, "rest": rest if abs(number - 1) > 1e-4 else ""}
+            rest = _(", and is multiplied by {factor}").format(factor=brief(1 / number))
+            return {
+                "lacks": _(lacks),
+                "what": what,
+                "rest": rest if abs(number - 1) > 1e-4 else "",
+            }
     return None
 
 
@@ -224,23 +260,25 @@ def partly_right_somewhere(ms):
 
 @cause(
     "derivative-wrong",
-    "The gradient of {x} is off by {factor}, whatever grad_output is.{meant}",
+    "The gradient of {x} is off by {factor}, whatever grad_output is.",
     look="the formula of the derivative",
 )
 def derivative_wrong(ms):
     """Of fewer numbers than there are elements, it would be so whatever is wrong."""
     if not ms.ratios or ms[0].y.numel() < ms[0].x.numel():
         return None
-    rows = [ratio for _, ratio in ms.ratios]
+    rows = [ratio for _elements, ratio in ms.ratios]
     even = all(((row - row[0]).abs() <= 1e-3 * row[0].abs()).all() for row in rows)
     moves = any((row[0] - rows[0][0]).abs() > 1e-3 * row[0].abs() for row in rows)
-    return {"factor": OF_VALUES if even and moves else OF_ELEMENTS}
+    if even and moves:
+        return {"factor": _("a factor that changes with the inputs")}
+    return {"factor": _("another factor at each element")}
 
 
 @cause(
     "gradient-wrong",
-    "The gradient of {x} is wrong{nameless}.{meant}",
+    "The gradient of {x} is wrong{nameless}.",
     look="the formula, term by term, at the element shown",
 )
 def gradient_wrong(ms):
-    return {}
+    return {"nameless": _(", in no way that has a name")}

@@ -7,28 +7,36 @@ import torch
 
 from ..function.tensors import position
 from ..report import MEANT, brief
-from ..said import Said, listed
+from ..words import N_, _, listed
 
-IS_ZERO, IS_WRONG = Said("is zero"), Said("is wrong")
-SHOULD_BE_ZERO, NEARLY_ZERO = Said("should be zero"), Said("should be nearly zero")
-BRANCH = "masks, branches and bounds, and the formula there"
-PLACE = "indices, slices and bounds, and the formula there"
+IS_ZERO, IS_WRONG = N_("is zero"), N_("is wrong")
+SHOULD_BE_ZERO = N_("should be zero")
+NEARLY_ZERO = N_("should be nearly zero")
+IS_NEGATED = N_("is negated{value}")
+IS_MULTIPLIED = N_("is multiplied by {factor}{value}")
+BRANCH = N_("masks, branches and bounds, and the formula there")
+INDICES = N_("indices, slices and bounds, and the formula there")
+FORMULA = N_("the formula, term by term, at an element that is wrong")
 WHOLE = {"1": 1, "2": 2, "3": 3, "6": 6}  # where what is piecewise has its bounds
-MAGNITUDE = "the magnitude of {of}"
-IS_TRUE, IS_FALSE = "where {what} is True", "where {what} is False"
-AT_0, ABOVE_0 = "where {what} is 0", "where {what} is above 0"
-BELOW_0 = "where {what} is below 0"
-ABOVE = "where {what} is above {bound}{number}"
-BELOW = "where {what} is below {bound}{number}"
-POWERS = ((1, " = {name}"), (-1, " = 1 / {name}"), (2, " = {name}²"), (-2, " = 1 / {name}²"))
-FORMULA = "the formula, term by term, at an element that is wrong"
+MAGNITUDE = N_("the magnitude of {of}")
+IS_TRUE, IS_FALSE = N_("where {what} is True"), N_("where {what} is False")
+AT_0 = N_("where {what} is 0")
+ABOVE_0, BELOW_0 = N_("where {what} is above 0"), N_("where {what} is below 0")
+ABOVE = N_("where {what} is above {bound}{number}")
+BELOW = N_("where {what} is below {bound}{number}")
+POWERS = (
+    (1, N_(" = {name}")),
+    (-1, N_(" = 1 / {name}")),
+    (2, N_(" = {name}²")),
+    (-2, N_(" = 1 / {name}²")),
+)
 IN_PART = {
-    BRANCH: "is right in part: {where}, it {how}",
-    PLACE: "is right in part: {where} it {how}",
+    BRANCH: N_("is right in part: {where}, it {how}"),
+    INDICES: N_("is right in part: {where} it {how}"),
 }
 ELSEWHERE = {  # are not all elements examined?
-    False: "is wrong at {count} of {known} elements{there}",
-    True: "is wrong at {count} of {known} elements examined{there}",
+    False: N_("is wrong at {count} of {known} elements{there}"),
+    True: N_("is wrong at {count} of {known} elements examined{there}"),
 }
 
 
@@ -51,15 +59,22 @@ class Spots:
 
 def of_elements(m):
     """The elements of an input; what is right only because it is small is neither."""
-    off, size = (m.sampled - m.expected).abs(), torch.maximum(m.sampled.abs(), m.expected.abs())
+    off, size = (
+        (m.sampled - m.expected).abs(),
+        torch.maximum(m.sampled.abs(), m.expected.abs()),
+    )
     size = m.tolerance * size
-    right = (off <= m.error + size).all(0) & ((m.error <= size) | (m.sampled == 0)).all(0)
+    right = (off <= m.error + size).all(0) & ((m.error <= size) | (m.sampled == 0)).all(
+        0
+    )
     wrong = m.trusted & (off > 10 * m.error + size).any(0)
     near = m.trusted & right & (off > 10 * m.error + 0.1 * size).any(0)
     by = (off / size).nan_to_num().amax(0)[wrong]
     smooth = bool(near.any() or len(by) and by.min() < 1e-3 * by.median())
     sizes = {what: t[m.elements] for what, t in sizes_of(m, m.x).items()}
-    bounds = m.subject.numbers | {f"-{name}": -n for name, n in m.subject.numbers.items()}
+    bounds = m.subject.numbers | {
+        f"-{name}": -n for name, n in m.subject.numbers.items()
+    }
     bounds |= {} if smooth else WHOLE
     return Spots(m.elements, m.trusted & right & ~near, wrong, sizes, bounds, smooth)
 
@@ -68,11 +83,16 @@ def sizes_of(m, like):
     """{what it is: numbers} that each element of a tensor of this shape has."""
     own = f"`{m.input}`" if like is m.x else m.output
     same = {name: t for name, t in m.tensors.items() if t.shape == like.shape}
-    found = {own: like.real, Said(MAGNITUDE, of=own): like.abs()}
+    found = {own: like.real, _(MAGNITUDE).format(of=own): like.abs()}
     found |= {name: t.real for name, t in same.items() if name != own}
-    inputs = [(n, t) for n, t in same.items() if t.is_floating_point() and n != m.output]
+    inputs = [
+        (n, t) for n, t in same.items() if t.is_floating_point() and n != m.output
+    ]
     for (a, s), (b, t) in itertools.combinations(inputs[:4], 2):
-        found |= {f"{a} - {b}": s - t, Said(MAGNITUDE, of=f"{a} - {b}"): (s - t).abs()}
+        found |= {
+            f"{a} - {b}": s - t,
+            _(MAGNITUDE).format(of=f"{a} - {b}"): (s - t).abs(),
+        }
     for name, t in m.tensors.items():  # masks and signs of whole rows
         rows = t.shape == like.shape[: t.dim()] and not t.is_complex()
         if rows and t.numel() > 5 and len(t.unique()) == 2:
@@ -93,27 +113,36 @@ def rule(shape, points, varied=()):
     if points[0].smooth and len(shape) < 2 or torch.isin(right, wrong).any():
         return None  # it is the values that matter, not the places
     place = by_place(shape, right, wrong)
-    return (place, PLACE) if place else None
+    return (place, INDICES) if place else None
 
 
 def by_value(points, varied):
-    """The values of something at which it is wrong, and only there: `Said`, or None."""
-    right, wrong = (torch.cat([getattr(p, name) for p in points]).sum()
-                    for name in ("right", "wrong"))  # fmt: skip
+    """The values of something at which it is wrong, and only there; or None."""
+    right, wrong = (
+        torch.cat([getattr(p, name) for p in points]).sum()
+        for name in ("right", "wrong")
+    )
     if not (right and wrong):
         return None
-    many = len(points[0].elements) > 3 and min(right, wrong) > 2
-    at_zero = many or len(points) > 1 and right + wrong > 7
     for k, region in enumerate(regions(points[0])):
         template, what, bound = region
-        if not (k == 0 or (many if bound else at_zero)):  # by chance, perhaps
+        if k > 0 and may_be_chance(points, right, wrong, bound):
             continue
         given = bound and bound not in WHOLE  # as an argument
         known = itertools.chain(points, varied if given else ())
         if all(tells(regions(p)[region], p) for p in known):
-            number = Said(" = {number}", number=brief(points[0].bounds[bound])) if given else ""
-            return Said(template, what=what, bound=bound, number=number)
+            number = ""
+            if given:
+                number = _(" = {number}").format(number=brief(points[0].bounds[bound]))
+            return _(template).format(what=what, bound=bound, number=number)
     return None
+
+
+def may_be_chance(points, right, wrong, bound):
+    """Are there so few elements that some bound, or 0, tells right from wrong by chance?"""
+    if len(points[0].elements) > 3 and min(right, wrong) > 2:
+        return False
+    return bool(bound) or len(points) == 1 or right + wrong <= 7
 
 
 def regions(p):
@@ -135,29 +164,31 @@ def tells(there, p):
 
 
 def by_place(shape, right, wrong):
-    """The indices at which the one is found and not the other: `Said`, or None."""
+    """The indices at which the one is found and not the other, in words; or None."""
     if not len(right) or not len(wrong):
         return None
     if len(wrong) == 1:
-        return Said("at {index}", index=position(wrong.item(), shape))
+        return _("at {index}").format(index=position(wrong.item(), shape))
     good, bad = (torch.stack(torch.unravel_index(t, shape), -1) for t in (right, wrong))
     for d, n in enumerate(shape):
         if not torch.isin(good[:, d], bad[:, d]).any():
             which = indices(sorted(set(bad[:, d].tolist())), n, good[:, d])
-            return Said("at {which} of dimension {d}", which=which, d=d)
+            return _("at {which} of dimension {d}").format(which=which, d=d)
     return None
 
 
 def indices(which, n, others=()):
-    """Some of n indices: `Said`; others: those that are known not to be among them."""
+    """Some of n indices, in words; others: those that are known not to be among them."""
     known = sorted({*which, *map(int, others)}) if len(others) else range(n)
     first, last = which[0], which[-1]
     if len(which) > 2 and which == [k for k in known if first <= k <= last]:
         unknown = {first - 1, last + 1}.difference(known).intersection(range(n))
-        about = "about index {first} to {last}" if unknown else "index {first} to {last}"
-        return Said(about, first=first, last=last)
-    some = "index {some} and more" if len(which) > 6 else "index {some}"
-    return Said(some, some=listed(which[:6]))
+        if unknown:
+            return _("about index {first} to {last}").format(first=first, last=last)
+        return _("index {first} to {last}").format(first=first, last=last)
+    if len(which) > 6:
+        return _("index {some} and more").format(some=listed(which[:6]))
+    return _("index {some}").format(some=listed(which))
 
 
 def subsets(shape):
@@ -169,52 +200,65 @@ def subsets(shape):
 def named_dims(dims):
     *first, last = dims
     if not first:
-        return Said("dimension {last}", last=last)
-    return Said("dimensions {first} and {last}", first=listed(first), last=last)
+        return _("dimension {last}").format(last=last)
+    return _("dimensions {first} and {last}").format(first=listed(first), last=last)
 
 
 def value_of(factor, numbers):
-    """Which of the numbers that were given this factor is: `Said`, or "" if it is none."""
+    """Which of the numbers that were given this factor is, or "" if it is none."""
     for power, template in POWERS:
         for name, n in numbers.items():
-            if not isinstance(factor, complex) and abs(n**power - factor) < 1e-4 * abs(factor):
-                return Said(template, name=name)
+            close = 1e-4 * abs(factor)
+            if not isinstance(factor, complex) and abs(n**power - factor) < close:
+                return _(template).format(name=name)
     return ""
 
 
 def in_part(m, where, look):
-    """What fills the gaps of a sentence on a gradient that is right in part, by a `rule`."""
-    return partly(m, Said(IN_PART[look], where=where, how=how(m)), look)
+    """What fills the gaps of a sentence on what is right in part, by a `rule`."""
+    return partly(m, _(IN_PART[look]).format(where=where, how=in_words(*how(m))), look)
 
 
 def at_some(m):
     """The same without a rule: how many elements are wrong."""
-    there = Said(": there it {how}", how=how(m)) if how(m) != IS_WRONG else ""
-    count = {"count": int(m.wrong.sum()), "known": int(m.trusted.sum())}
-    look = BRANCH if how(m) in (IS_ZERO, SHOULD_BE_ZERO, NEARLY_ZERO) else FORMULA
-    return partly(m, Said(ELSEWHERE[m.sparse], **count, there=there), look)
+    kind, gaps = how(m)
+    there = ""
+    if kind != IS_WRONG:
+        there = _(": there it {how}").format(how=in_words(kind, gaps))
+    what = _(ELSEWHERE[m.sparse]).format(
+        count=int(m.wrong.sum()), known=int(m.trusted.sum()), there=there
+    )
+    is_masked = kind in (IS_ZERO, SHOULD_BE_ZERO, NEARLY_ZERO)
+    return partly(m, what, BRANCH if is_masked else FORMULA)
 
 
 def partly(m, what, look):
-    return {"what": what, "look": look, "may": MEANT if how(m) == SHOULD_BE_ZERO else ""}
+    gaps = {"what": what, "remedy": _(look)}
+    kind, _gaps = how(m)
+    return gaps | {"meant": MEANT} if kind == SHOULD_BE_ZERO else gaps
 
 
 def how(m):
-    """What the gradient is where it is wrong: `Said`."""
-    return relation(*(t[:, m.wrong] for t in (m.sampled, m.expected, m.limit)), m.subject.numbers)
+    """What the gradient is where it is wrong: a `relation`."""
+    there = (t[:, m.wrong] for t in (m.sampled, m.expected, m.limit))
+    return relation(*there, m.subject.numbers)
 
 
 def relation(given, expected, limit, numbers):
-    """What all these wrong numbers are: `Said`."""
+    """What all these wrong numbers are: one of the templates above, and what fills it."""
     ratio = given / expected
     first = ratio.reshape(-1)[0]
     if not given.any():
-        return IS_ZERO
+        return IS_ZERO, {}
     if (expected.abs() <= limit).all():
-        return NEARLY_ZERO if expected.any() else SHOULD_BE_ZERO
+        return (NEARLY_ZERO if expected.any() else SHOULD_BE_ZERO), {}
     if first.isfinite() and ((ratio - first).abs() <= 1e-4 * first.abs()).all():
         value = value_of(first.item(), numbers)
         if abs(first + 1) < 1e-4:
-            return Said("is negated{value}", value=value)
-        return Said("is multiplied by {factor}{value}", factor=brief(first.item()), value=value)
-    return IS_WRONG
+            return IS_NEGATED, {"value": value}
+        return IS_MULTIPLIED, {"factor": brief(first.item()), "value": value}
+    return IS_WRONG, {}
+
+
+def in_words(kind, gaps):
+    return _(kind).format(**gaps)

@@ -9,11 +9,9 @@ import torch
 from ..function.tensors import largest
 from ..measure.measurement import same
 from ..report import MEANT, brief
-from ..said import Said
+from ..words import N_, _
 from .cause import cause
 from .where import named_dims, subsets, value_of
-
-VIEWED = "viewed as {given} and permuted by permute{order}"
 
 
 def is_flat(ms):
@@ -54,21 +52,27 @@ def gradient_zero(ms):
     point, i = ms[0].point, ms[0].i
     alone = [point.given(o)[0][i] for o in range(len(point.vs))]
     together = point.vjp({o: vs[0] for o, vs in enumerate(point.vs)})[i]
-    is_product = ms[0].row(together).any() and not any(ms[0].row(grad).any() for grad in alone)
-    where = "where no other output is used" if is_product else "everywhere"
-    yield {"where": where}, lambda m: largest(m.given) <= 1e-12 * largest(m.expected)  # or rounding
+    is_product = ms[0].row(together).any() and not any(
+        ms[0].row(grad).any() for grad in alone
+    )
+    where = _("where no other output is used") if is_product else _("everywhere")
+    yield (
+        {"where": where},
+        lambda m: largest(m.given) <= 1e-12 * largest(m.expected),
+    )  # or rounding
 
 
 @cause(
     "straight-through",
-    "The derivative of {y} with respect to {x} is zero here, but backward {what}.{meant}",
+    "The derivative of {y} with respect to {x} is zero here, but backward {what}.",
     look="which gradient this is, if no straight-through gradient is intended",
 )
 def straight_through(ms):
     if not is_flat(ms) or swapped(ms):
         return None
-    passes = ms[0].passes
-    what = "passes grad_output straight through" if passes else "does not return zero"
+    what = _("does not return zero")
+    if ms[0].passes:
+        what = _("passes grad_output straight through")
     return {"what": what, "meant": MEANT}
 
 
@@ -81,13 +85,13 @@ def grad_output_ignored(ms):
     if not all(same(m.given[k], m.given[0]) for m in ms for k in (1, 2)):
         return None
     only = all(m.is_right_for_ones for m in ms)
-    return {"only": ", so it is right only for ones" if only else ""}
+    return {"only": _(", so it is right only for ones") if only else ""}
 
 
 # --- a factor -------------------------------------------------------------------------------------
 
 
-@cause("negated", "The gradient of {x} is right, but negated.{meant}", look="the sign")
+@cause("negated", "The gradient of {x} is right, but negated.", look="the sign")
 def negated(ms):
     yield {}, lambda m: m.fits(-m.given)
 
@@ -97,7 +101,7 @@ def sizes(m):
     found = []
     for t, shape in ((m.output, m.y.shape), (f"`{m.input}`", m.shape)):
         for dims in subsets(shape):
-            of = Said("{dims} of {t}", dims=named_dims(dims), t=t)
+            of = _("{dims} of {t}").format(dims=named_dims(dims), t=t)
             of = t if 1 < len(dims) == len(shape) else of
             found.append((len(dims), math.prod(shape[d] for d in dims), of))
     return [pair for _, *pair in sorted(found, key=lambda triple: triple[0])]
@@ -116,7 +120,11 @@ def size(ms, power):
             if abs(ms.factor / (sign * n**power) - 1) < 1e-4 and all(
                 m.fits(m.given * (sign * sizes(m)[k][0] ** -power)) for m in ms.others
             ):
-                return {"n": n, "what": what, "negated": "" if sign > 0 else " and negated"}
+                return {
+                    "n": n,
+                    "what": what,
+                    "negated": "" if sign > 0 else _(" and negated"),
+                }
     return None
 
 
@@ -142,14 +150,14 @@ def sum_for_mean(ms):
 
 @cause(
     "scaled",
-    "The gradient of {x} is right, but multiplied by {factor}.{meant}",
+    "The gradient of {x} is right, but multiplied by {factor}.",
     look="constant factors, in forward and in backward",
 )
 def scaled(ms):
     if ms.factor is None:
         return None
     value = value_of(ms.factor, ms[0].subject.numbers)
-    return {"factor": Said("{number}{value}", number=brief(ms.factor), value=value)}
+    return {"factor": _("{number}{value}").format(number=brief(ms.factor), value=value)}
 
 
 @cause(
@@ -170,7 +178,8 @@ def few_digits(ms):
     if worst <= 0 or ms[0].vjp(torch.zeros_like(ms[0].y)).any():
         return None  # something is added; rounding leaves 0
     digits = max(1, math.floor(-math.log10(worst)))
-    return {"digits": Said("{n} digits" if digits > 1 else "{n} digit", n=digits)}
+    said = _("{n} digits") if digits > 1 else _("{n} digit")
+    return {"digits": said.format(n=digits)}
 
 
 def is_rounded(m):
@@ -193,16 +202,17 @@ def rest_of_sums(m):
 
 @cause(
     "not-linear",
-    "The gradient of {x} is not proportional to grad_output{how}{meant}",
+    "The gradient of {x} is not proportional to grad_output{how}.",
     look="terms without grad_output as a factor, and what is done to grad_output itself",
 )
 def not_linear(ms):
     m = ms[0]
     if largest(m.vjp(torch.zeros_like(m.y))) > 1e-6 * largest(m.given):
-        return {"how": ": it is not even zero where grad_output is zero.", "meant": ""}
+        return {"how": _(": it is not even zero where grad_output is zero")}
     if is_proportional(m) and rest_of_sums(m) < 0.1:  # or it is rounded
         return None
-    return {"how": ", as a clip, a sign or a power makes it.", "meant": MEANT}
+    how = _(", as a clip, a sign or a power makes it")
+    return {"how": how, "meant": MEANT}
 
 
 # --- right after a transformation: of the gradient, of grad_output, of another input --------------
@@ -226,9 +236,9 @@ def conjugate(ms):
 )
 def transposed(ms):
     for way, there in transposes(ms[0].shape):
-        permuted = Said("its dimensions are permuted: {way}, it is right", way=way)
-        how = way if len(ms[0].shape) == 2 else permuted
-        yield {"how": how}, lambda m: m.fits(m.given[:, there])
+        if len(ms[0].shape) > 2:
+            way = _("its dimensions are permuted: {way}, it is right").format(way=way)
+        yield {"how": way}, lambda m: m.fits(m.given[:, there])
 
 
 @cause(
@@ -258,7 +268,10 @@ def swapped(ms):
 def of_another_output(ms):
     for o, name in enumerate(ms[0].point.names):
         if o != ms[0].o and ms[0].point.outputs[o].shape == ms[0].y.shape:
-            yield {"other": name}, lambda m: m.beside(o=o).fits(map(m.vjp, m.point.vs[o]))
+            yield (
+                {"other": name},
+                lambda m: m.beside(o=o).fits(map(m.vjp, m.point.vs[o])),
+            )
 
 
 @cause(
@@ -285,9 +298,13 @@ def shifted(ms):
         def holds(m):
             index = m.elements // step % n + by
             inner = (0 <= index) & (index < n)
-            return m.fits_there(m.given[:, m.elements + (by - n * (index // n)) * step], inner)
+            return m.fits_there(
+                m.given[:, m.elements + (by - n * (index // n)) * step], inner
+            )
 
-        for by in sorted({*range(-50, 51), n // 2, -n // 2} - {0}, key=abs) if n > 3 else ():
+        for by in (
+            sorted({*range(-50, 51), n // 2, -n // 2} - {0}, key=abs) if n > 3 else ()
+        ):
             if 2 * abs(by) <= n:
                 yield {"by": by, "d": d}, holds
 
@@ -298,8 +315,10 @@ def shifted(ms):
     look="indices: gather against scatter, a permutation against its inverse, negative ones",
 )
 def misplaced(ms):
-    has = "has the right numbers"
-    yield {"has": has}, lambda m: m.whole and same_but_order(m.given, m.expected, m.limit.max())
+    yield (
+        {"has": _("has the right numbers")},
+        lambda m: m.whole and same_but_order(m.given, m.expected, m.limit.max()),
+    )
 
 
 def same_but_order(a, b, limit):
@@ -317,7 +336,9 @@ def same_but_order(a, b, limit):
 def jacobian_transposed(ms):
     if ms.jacobians:
         given, expected, limit = ms.jacobians
-        square = given.shape[0] == given.shape[1] and (given - expected).abs().max() > limit
+        square = (
+            given.shape[0] == given.shape[1] and (given - expected).abs().max() > limit
+        )
         return {} if square and (given - expected.mT).abs().max() <= limit else None
 
 
@@ -330,10 +351,15 @@ def grad_output_transformed(ms):
     """Multiplied, divided or masked by what is at hand, or turned."""
     if ms[0].x.is_complex() or ms[0].y.is_complex():
         return
-    ways = {"multiplied by {name}": lambda t: t, "divided by {name}": lambda t: 1 / t}
+    ways = {
+        N_("multiplied by {name}"): lambda t: t,
+        N_("divided by {name}"): lambda t: 1 / t,
+    }
     if ms[0].x.numel() < ms[0].y.numel():
-        ways["set to zero wherever {name} is not above 0"] = lambda t: t > 0
-        ways["set to zero wherever {name} is not below 0"] = lambda t: t < 0
+        ways |= {
+            N_("set to zero wherever {name} is not above 0"): lambda t: t > 0,
+            N_("set to zero wherever {name} is not below 0"): lambda t: t < 0,
+        }
     for (how, made), name in itertools.product(ways.items(), ms[0].tensors):
 
         def holds(m):
@@ -342,7 +368,7 @@ def grad_output_transformed(ms):
             return varies and m.fits(m.vjp(v * t) for v in m.vs)
 
         if ms.ratios is None:  # or it is the same for every grad_output
-            yield {"how": Said(how, name=name)}, holds
+            yield {"how": _(how).format(name=name)}, holds
     for how, there in (*flips(ms[0].y.shape), *transposes(ms[0].y.shape)):
         yield {"how": how}, lambda m: m.fits(m.vjp(v.reshape(-1)[there]) for v in m.vs)
 
@@ -357,10 +383,13 @@ def flips(shape):
     for d, n in enumerate(shape):
         turned = places(shape).flip(d)
         if n > 1:
-            yield Said("flipped along dimension {d}", d=d), turned.reshape(-1)
+            yield _("flipped along dimension {d}").format(d=d), turned.reshape(-1)
         if n > 2:  # as a Fourier transform's conjugate
             around = turned.roll(1, d).reshape(-1)
-            yield Said("reversed, all but index 0, along dimension {d}", d=d), around
+            yield (
+                _("reversed, all but index 0, along dimension {d}").format(d=d),
+                around,
+            )
 
 
 def transposes(shape):
@@ -368,9 +397,13 @@ def transposes(shape):
     dims = tuple(range(len(shape)))
     for order in itertools.permutations(dims) if len(dims) <= 4 else ():
         given = tuple(shape[order.index(d)] for d in dims)
-        same = given == tuple(shape)
-        template = "permuted by permute{order}" if same else VIEWED
-        permuted = Said(template, given=given, order=order)
+        if given == tuple(shape):
+            how = _("permuted by permute{order}").format(order=order)
+        else:
+            how = _("viewed as {given} and permuted by permute{order}").format(
+                given=given, order=order
+            )
+        if len(dims) == 2:
+            how = _("transposed")
         if order != dims:
-            how = "transposed" if len(dims) == 2 else permuted
             yield how, places(given).permute(order).reshape(-1)

@@ -39,19 +39,23 @@ class Budget:
 
     def fit(self, subject):
         """No more runs than this function may take."""
-        self.runs = min(self.runs, max(LEAST, AT_EASE * subject.calls_a_second // CALLS_A_RUN))
+        self.runs = min(
+            self.runs, max(LEAST, AT_EASE * subject.calls_a_second // CALLS_A_RUN)
+        )
 
     @property
     def is_spent(self):
         """Must the search stop? The report then says that it did."""
-        self.stopped |= self.spent >= self.runs or time.monotonic() - self.start > self.seconds
+        self.stopped |= (
+            self.spent >= self.runs or time.monotonic() - self.start > self.seconds
+        )
         return self.stopped
 
     def findings(self):
         """The note that the search has stopped, if it has."""
         if self.stopped:
             seconds = round(time.monotonic() - self.start)
-            yield STOPPED_LOOKING(seen={"runs": self.spent, "seconds": seconds})
+            yield STOPPED_LOOKING(values={"runs": self.spent, "seconds": seconds})
 
 
 class Work(Mode):

@@ -15,10 +15,9 @@ from inspect import Parameter
 
 import torch
 
-from ..said import Name, Said, listed
-from .frames import HERE, LIBRARIES, LIBRARY
+from ..words import _, listed
 from .private import methods, operator, takes_ctx, transforming, without_modes
-from .source import closure, module_of
+from .source import HERE, LIBRARIES, LIBRARY, closure, module_of
 from .tensors import mapped, tensors
 
 # --- which Function, and which call of it ---------------------------------------------------------
@@ -31,7 +30,10 @@ def full_name(cls):
 
 def kind(cls):
     """The same for a class that is defined again at each call."""
-    return (full_name(cls), *(pattern(getattr(cls, name)) for name in ("forward", "backward")))
+    return (
+        full_name(cls),
+        *(pattern(getattr(cls, name)) for name in ("forward", "backward")),
+    )
 
 
 PLAIN = (bool, int, str, bytes, type(None), torch.dtype, torch.device, enum.Enum)
@@ -48,7 +50,9 @@ def pattern(value, depth=4):
     if isinstance(value, PLAIN):
         return kind, value
     code = getattr(value, "__code__", kind)
-    return (code, *(pattern(part, depth - 1) for part in parts(value))) if depth else code
+    return (
+        (code, *(pattern(part, depth - 1) for part in parts(value))) if depth else code
+    )
 
 
 def parts(value):
@@ -76,7 +80,10 @@ def held(value, replaced=True, depth=4):
     inner = [*parts(value)]
     if not isinstance(value, (tuple, list, dict)):
         replaced = False
-        inner += [getattr(value, "__self__", None), *getattr(value, "__dict__", {}).values()]
+        inner += [
+            getattr(value, "__self__", None),
+            *getattr(value, "__dict__", {}).values(),
+        ]
         inner += globals_of(value) if isinstance(value, types.FunctionType) else ()
     return [t for item in inner for t in held(item, replaced, depth - 1)]
 
@@ -107,7 +114,9 @@ def heard_by(hear):
         if transforming():
             return method(*given)
         is_first = takes_ctx(cls)
-        count = hear(cls, given[is_first:], not is_first or bool(given[0].next_functions))
+        count = hear(
+            cls, given[is_first:], not is_first or bool(given[0].next_functions)
+        )
         result = method(*given)
         if count:
             count(result)
@@ -129,7 +138,9 @@ class Call:
     size: int  # bytes of the copies
     called: str  # where
     given: str  # shapes and dtypes
-    shared: dict  # by place: what is handed over, and held by a module, say, that is, too
+    shared: (
+        dict  # by place: what is handed over, and held by a module, say, that is, too
+    )
     records: bool = False  # did autograd record it, or another one of its pattern?
 
     @classmethod
@@ -138,13 +149,17 @@ class Call:
             # One in a list is a constant: autograd looks at the arguments themselves only.
             needs = tensor.requires_grad and "[" not in name and "." not in name
             made = tensor.detach().clone()
-            if type(made) is not type(tensor) and not isinstance(tensor, torch.nn.Parameter):
+            if type(made) is not type(tensor) and not isinstance(
+                tensor, torch.nn.Parameter
+            ):
                 raise TypeError(f"a copy of a {type(tensor).__name__} is none")
             return made.requires_grad_(needs)
 
         known = {id(t) for a in args for t in held(a)}
         shared = {
-            k: t for k, t in enumerate(args) if isinstance(t, torch.Tensor) and id(t) in known
+            k: t
+            for k, t in enumerate(args)
+            if isinstance(t, torch.Tensor) and id(t) in known
         }
         given = ", ".join(
             f"({', '.join(map(str, t.shape))}) {t.dtype}".replace("torch.", "")
@@ -177,10 +192,14 @@ class Call:
             args, kwargs = args[:-1], args[-1].keyword_only_args
             apply.__name__ = op._name
             names = [argument.name for argument in op._schema.arguments]
-            parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+            parameters = [
+                Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names
+            ]
             apply.__signature__ = inspect.Signature(parameters)
         else:
-            apply.__self__ = self.cls  # so that it is examined as the apply of a Function
+            apply.__self__ = (
+                self.cls
+            )  # so that it is examined as the apply of a Function
         return apply, args, kwargs
 
 
@@ -189,7 +208,11 @@ def fresh(value):
 
     No copies of functions and modules, and none of tensors or of what they stand in.
     """
-    if isinstance(value, (torch.Tensor, float, *PLAIN)) or callable(value) or tensors(value):
+    if (
+        isinstance(value, (torch.Tensor, float, *PLAIN))
+        or callable(value)
+        or tensors(value)
+    ):
         return value
     with contextlib.suppress(Exception):  # a file, a process group
         return copy.deepcopy(value)
@@ -208,15 +231,20 @@ def where(frame):
     if not frames:
         return "a thread of the engine"
     text = linecache.getline(frames[0].f_code.co_filename, frames[0].f_lineno).strip()
-    said = [Said("at {place}", place=spot(frames[0])), *([f"`{text}`"] if text else [])]
+    said = [
+        _("at {place}").format(place=spot(frames[0])),
+        *([f"`{text}`"] if text else []),
+    ]
     far = (frames[0].f_code.co_filename, "<frozen", *LIBRARIES)
     callers = [f for f in frames if not f.f_code.co_filename.startswith(far)]
-    said += [Said("from {place}", place=spot(f)) for f in callers[:1]]
+    said += [_("from {place}").format(place=spot(f)) for f in callers[:1]]
     if modules:
-        names = [name for name, m in modules[-1].named_modules() if m is modules[0] and name]
+        names = [
+            name for name, m in modules[-1].named_modules() if m is modules[0] and name
+        ]
         kind = type(modules[0]).__name__
         which = f"`{names[0]}` ({kind})" if names else f"`{kind}`"
-        said.append(Said("in module {which}", which=which))
+        said.append(_("in module {which}").format(which=which))
     return listed(said)
 
 
@@ -224,11 +252,13 @@ def spot(frame):
     """In words, the line that runs in this frame."""
     file, function = frame.f_code.co_filename, frame.f_code.co_name
     if "ipykernel" in file or file.startswith("<ipython"):
-        said = Said("line {line} of a cell", line=frame.f_lineno)
+        said = _("line {line} of a cell").format(line=frame.f_lineno)
     else:
         folders = [os.getcwd(), *filter(None, map(os.path.abspath, sys.path))]
-        inside = [os.path.relpath(file, f) for f in folders if file.startswith(f + os.sep)]
+        inside = [
+            os.path.relpath(file, f) for f in folders if file.startswith(f + os.sep)
+        ]
         said = f"{min(inside, key=len, default=file)}:{frame.f_lineno}"
     if function.startswith("<"):
         return said
-    return Said("{place} in {function}", place=said, function=Name(function))
+    return _("{place} in {function}").format(place=said, function=function)

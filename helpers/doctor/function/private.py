@@ -12,13 +12,24 @@ import threading
 
 import torch
 from torch._subclasses import FakeTensor
-from torch.autograd.function import BackwardCFunction, Function, FunctionCtx, FunctionMeta
+from torch.autograd.function import (
+    BackwardCFunction,
+    Function,
+    FunctionCtx,
+    FunctionMeta,
+)
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.checkpoint import CheckpointFunction
 
-__all__ = ["BackwardCFunction", "CheckpointFunction", "FunctionCtx"]  # for the other folders
+__all__ = [
+    "BackwardCFunction",
+    "CheckpointFunction",
+    "FunctionCtx",
+]  # for the other folders
 
-CUSTOM_OPS = "torch._library.autograd"  # makes the Functions of torch.library.register_autograd
+CUSTOM_OPS = (
+    "torch._library.autograd"  # makes the Functions of torch.library.register_autograd
+)
 FUNCTORCH = inspect.getfile(torch._functorch.autograd_function)
 without_modes = _disable_current_modes  # what runs inside, no mode sees
 LOCK = threading.RLock()
@@ -68,8 +79,13 @@ class Watched:
 
         def watched(*args, **kwargs):
             node = args[0] if args else None
-            is_lent = isinstance(node, BackwardCFunction) and type(node)._forward_cls is not cls
-            return (found if is_lent else made)(*args, **kwargs)  # lent to another Function
+            is_lent = (
+                isinstance(node, BackwardCFunction)
+                and type(node)._forward_cls is not cls
+            )
+            return (found if is_lent else made)(
+                *args, **kwargs
+            )  # lent to another Function
 
         watched.__wrapped__, watched.__name__ = found, self.name
         return watched
@@ -105,7 +121,10 @@ def on_ctx(name, way):
 def takes_ctx(cls):
     """Is ctx the first argument of its forward?"""
     setup = cls.setup_context
-    return setup is Function.setup_context or inspect.unwrap(setup) is Function.setup_context
+    return (
+        setup is Function.setup_context
+        or inspect.unwrap(setup) is Function.setup_context
+    )
 
 
 def is_a_users(cls):
@@ -116,7 +135,9 @@ def is_a_users(cls):
 
 def operator(cls):
     """The operator of torch.library whose derivative this Function is, or None."""
-    if cls.__module__ != CUSTOM_OPS or "apply" in vars(cls):  # as it is for lists of tensors
+    if cls.__module__ != CUSTOM_OPS or "apply" in vars(
+        cls
+    ):  # as it is for lists of tensors
         return None
     return inspect.getclosurevars(inspect.unwrap(cls.forward)).nonlocals.get("op")
 
@@ -140,7 +161,9 @@ class Mode(TorchDispatchMode):
         return True
 
     @classmethod
-    def _should_skip_dynamo(cls):  # else it would, only to say that the mode is not compiled
+    def _should_skip_dynamo(
+        cls,
+    ):  # else it would, only to say that the mode is not compiled
         return False
 
 

@@ -1,8 +1,8 @@
-"""The sources of functions, read, never edited; and do they nothing but compute?
+"""The user's source: where it runs, as it reads, and does it nothing but compute?
 
-An edited function hands arguments to what it calls that nobody has foreseen: a kernel would end
-Python, a collective would wait forever, a file would be lost. So only what is known to do nothing
-but compute is edited.
+An edited function hands arguments to what it calls that nobody has foreseen: a kernel would
+end Python, a collective would wait forever, a file would be lost. So only what is known to
+do nothing but compute is edited.
 """
 
 import ast
@@ -13,14 +13,55 @@ import functools
 import inspect
 import itertools
 import linecache
+import os
 import re
+import sys
+import sysconfig
 import textwrap
 import types
 
 import torch
 from torch.autograd import Function
 
-from .private import FunctionCtx
+from ..words import _
+from .private import FunctionCtx, on_ctx
+
+# --- which line runs, and what it saves ---------------------------------------------------
+
+LIBRARY = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
+HERE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+LIBRARIES = {
+    sysconfig.get_paths()[name]
+    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+}
+LIBRARIES.add(os.path.dirname(os.path.dirname(LIBRARY)))  # torch may be elsewhere
+LIBRARIES = tuple(os.path.join(folder, "") for folder in LIBRARIES)
+
+
+def users_frame():
+    """The frame that called PyTorch or the doctor, or None."""
+    frame = sys._getframe(1)
+    while frame and frame.f_code.co_filename.startswith((LIBRARY, HERE)):
+        frame = frame.f_back
+    return frame
+
+
+def place(line, function):
+    return _("line {line}, in `{function}`").format(line=line, function=function)
+
+
+def place_of(frame):
+    return place(frame.f_lineno, frame.f_code.co_name)
+
+
+def saving(instead):
+    """For a while, save_for_backward saves instead(tensors, frame that saves them)."""
+
+    def way(save, ctx, *tensors):
+        save(ctx, *instead(tensors, users_frame()))
+
+    return on_ctx("save_for_backward", way)
+
 
 # --- sources --------------------------------------------------------------------------------------
 
@@ -55,7 +96,9 @@ class Source:
 @functools.lru_cache(256)
 def read(code, file):  # equal codes may be of two files
     """The source of a function, without its indent, and the number of its first line."""
-    linecache.checkcache(file)  # inspect.getsource would look at all imported modules, slowly
+    linecache.checkcache(
+        file
+    )  # inspect.getsource would look at all imported modules, slowly
     lines = linecache.getlines(file)[code.co_firstlineno - 1 :]
     return textwrap.dedent("".join(inspect.getblock(lines))), code.co_firstlineno
 
@@ -85,39 +128,125 @@ COMPARED = r"(BINARY|COMPARE|LOAD_(CONST|FAST|GLOBAL|SMALL_INT)|STORE|UNARY)"
 def contents(code):
     """What it loads, computes and stores, in this order."""
     found = [i for i in dis.get_instructions(code) if re.match(COMPARED, i.opname)]
-    return [(i.opname, None if isinstance(i.argval, types.CodeType) else i.argval) for i in found]
+    return [
+        (i.opname, None if isinstance(i.argval, types.CodeType) else i.argval)
+        for i in found
+    ]
 
 
 # --- do they nothing but compute? -----------------------------------------------------------------
 
 BUILTINS = {
-    "abs", "all", "any", "bool", "complex", "dict", "divmod", "enumerate", "float", "int", "len",
-    "list", "map", "max", "min", "pow", "range", "reversed", "round", "set", "slice", "sorted",
-    "sum", "tuple", "zip", "isinstance", "AssertionError", "NotImplementedError", "RuntimeError",
-    "TypeError", "ValueError",
-}  # fmt: skip
-MODULES = {"torch", "torch.nn", "torch.nn.functional", "torch.fft", "torch.linalg", "torch.special",
-           "math", "operator", "itertools", "functools"}  # fmt: skip
+    "abs",
+    "all",
+    "any",
+    "bool",
+    "complex",
+    "dict",
+    "divmod",
+    "enumerate",
+    "float",
+    "int",
+    "len",
+    "list",
+    "map",
+    "max",
+    "min",
+    "pow",
+    "range",
+    "reversed",
+    "round",
+    "set",
+    "slice",
+    "sorted",
+    "sum",
+    "tuple",
+    "zip",
+    "isinstance",
+    "AssertionError",
+    "NotImplementedError",
+    "RuntimeError",
+    "TypeError",
+    "ValueError",
+}
+MODULES = {
+    "torch",
+    "torch.nn",
+    "torch.nn.functional",
+    "torch.fft",
+    "torch.linalg",
+    "torch.special",
+    "math",
+    "operator",
+    "itertools",
+    "functools",
+}
 OF_THESE = MODULES | {"builtins", "_operator", "torch.functional", "torch._C._nn"}
 NEVER = {
-    "backends", "classes", "cuda", "cycle", "data_ptr", "distributed", "from_blob", "hub", "jit",
-    "library", "load", "manual_seed", "mps", "multiprocessing", "numpy", "ops", "resize_", "save",
-    "setitem", "storage", "untyped_storage", "utils", "xpu",
-}  # fmt: skip
+    "backends",
+    "classes",
+    "cuda",
+    "cycle",
+    "data_ptr",
+    "distributed",
+    "from_blob",
+    "hub",
+    "jit",
+    "library",
+    "load",
+    "manual_seed",
+    "mps",
+    "multiprocessing",
+    "numpy",
+    "ops",
+    "resize_",
+    "save",
+    "setitem",
+    "storage",
+    "untyped_storage",
+    "utils",
+    "xpu",
+}
 REFUSED = (
-    ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.Await, ast.Yield, ast.YieldFrom,
-    ast.Delete, ast.ClassDef, ast.Try, ast.While, ast.AsyncFor, ast.AsyncWith,
-)  # fmt: skip
+    ast.Import,
+    ast.ImportFrom,
+    ast.Global,
+    ast.Nonlocal,
+    ast.Await,
+    ast.Yield,
+    ast.YieldFrom,
+    ast.Delete,
+    ast.ClassDef,
+    ast.Try,
+    ast.While,
+    ast.AsyncFor,
+    ast.AsyncWith,
+)
 SETTERS = {"set_grad_enabled", "set_materialize_grads"}
 CONTEXTS = {"no_grad", "enable_grad", "set_grad_enabled", "autocast"}
-DATA = (torch.Tensor, int, float, complex, str, torch.dtype, torch.device, torch.memory_format,
-        torch.Generator, type(None), range, slice, type(...))  # fmt: skip
+DATA = (
+    torch.Tensor,
+    int,
+    float,
+    complex,
+    str,
+    torch.dtype,
+    torch.device,
+    torch.memory_format,
+    torch.Generator,
+    type(None),
+    range,
+    slice,
+    type(...),
+)
 
 
 def only_compute(classes, depth=2):
     """Do these Functions nothing but compute?"""
     names = "forward", "setup_context", "backward", "vjp"
-    methods = [(inspect.unwrap(getattr(cls, name)), cls) for cls in classes for name in names]
+    methods = [
+        (inspect.unwrap(getattr(cls, name)), cls) for cls in classes for name in names
+    ]
     own = [(fn, cls) for fn, cls in methods if not module_of(fn).startswith("torch.")]
     return bool(own) and all(computes(fn, cls, depth + 1) for fn, cls in own)
 
@@ -131,7 +260,9 @@ def computes(value, cls=None, depth=2):
         return only_compute([value], depth - 1)
     if inspect.isfunction(value) and not is_known(value):
         with contextlib.suppress(UnsuitableError):
-            return depth > 0 and harmless(value, Source(value).tree.body, cls, depth - 1)
+            return depth > 0 and harmless(
+                value, Source(value).tree.body, cls, depth - 1
+            )
         return False
     if isinstance(value, tuple):
         return all(computes(item, cls, depth) for item in itertools.islice(value, 100))
@@ -162,7 +293,9 @@ def harmless(fn, lines, cls=None, depth=2):
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     outside = names - {*fn.__code__.co_varnames, *fn.__code__.co_cellvars}
-    known = {name: fn.__globals__[name] for name in outside & fn.__globals__.keys()} | closure(fn)
+    known = {
+        name: fn.__globals__[name] for name in outside & fn.__globals__.keys()
+    } | closure(fn)
     known = {name: value for name, value in known.items() if value is not cls}
     own = vars(cls) if cls and cls.__name__ in names else {}  # its other methods
     strange = outside & vars(builtins).keys() - known.keys() - BUILTINS
@@ -196,8 +329,10 @@ def is_fine(node, fixed, called):
     """May this node run? fixed: names of what may not be changed; called: of what may be called."""
     match node:
         case ast.With(items=items):
-            return all(ast.unparse(item.context_expr).split("(")[0].split(".")[-1] in CONTEXTS
-                       for item in items)  # fmt: skip
+            return all(
+                ast.unparse(item.context_expr).split("(")[0].split(".")[-1] in CONTEXTS
+                for item in items
+            )
         case ast.Call(func=ast.Name(id=name)):  # a variable may hold anything
             return name in called
         case ast.Call(func=ast.Attribute(value=ast.Name(id="ctx"), attr=name)):

@@ -10,9 +10,15 @@ import torch
 from torch.autograd import Function
 
 from .budget import calls_a_second
-from .private import BackwardCFunction, methods, on_ctx, self_test, takes_ctx, transforming
-from .raised import CallError, forgiving, phase
-from .random_state import reseed
+from .isolation import CallError, forgiving, phase, reseed
+from .private import (
+    BackwardCFunction,
+    methods,
+    on_ctx,
+    self_test,
+    takes_ctx,
+    transforming,
+)
 from .source import only_compute
 from .tensors import (
     as_vector,
@@ -150,28 +156,50 @@ class Subject:
         if isinstance(fn, type) and issubclass(fn, Function):
             fn = fn.apply
         owner = getattr(fn, "__self__", None)
-        self.cls = owner if isinstance(owner, type) and issubclass(owner, Function) else None
+        self.cls = (
+            owner if isinstance(owner, type) and issubclass(owner, Function) else None
+        )
         if self.cls:
             self_test()
-        self.label = (self.cls or (fn if hasattr(fn, "__name__") else type(fn))).__name__
+        self.label = (
+            self.cls or (fn if hasattr(fn, "__name__") else type(fn))
+        ).__name__
         module = owner if isinstance(owner, torch.nn.Module) else fn
         self.is_module = isinstance(module, torch.nn.Module)
         self.hooks = {}  # on the gradients of parameters, which a copy loses
         if self.is_module:
-            self.hooks = {n: t._backward_hooks or {} for n, t in module.named_parameters()}
+            self.hooks = {
+                n: t._backward_hooks or {} for n, t in module.named_parameters()
+            }
             with contextlib.suppress(Exception):  # what cannot be copied is used itself
                 module = copy.deepcopy(module)
-            fn = module if fn is not owner and owner is None else getattr(module, fn.__name__)
+            fn = (
+                module
+                if fn is not owner and owner is None
+                else getattr(module, fn.__name__)
+            )
             self.scope = Scope(module)
         self.fn, self.split, self.left, self.calls = fn, len(args), [], 0
-        self.arguments = dict(zip(self.argument_names(len(args)), args, strict=True)) | kwargs
-        slots = [slot for name, value in self.arguments.items() for slot in tensors(value, name)]
+        self.arguments = (
+            dict(zip(self.argument_names(len(args)), args, strict=True)) | kwargs
+        )
+        slots = [
+            slot
+            for name, value in self.arguments.items()
+            for slot in tensors(value, name)
+        ]
         chosen = any(t.requires_grad for _, t in slots)
         can_move = [differentiable(values_of(t)) for _, t in slots]
-        examined = [can and (t.requires_grad or not chosen)
-                    for can, (_, t) in zip(can_move, slots, strict=True)]  # fmt: skip
+        examined = [
+            can and (t.requires_grad or not chosen)
+            for can, (_, t) in zip(can_move, slots, strict=True)
+        ]
         self.frozen = [k for k, can in enumerate(can_move) if can and not examined[k]]
-        state = [*module.named_parameters(), *module.named_buffers()] if self.is_module else []
+        state = (
+            [*module.named_parameters(), *module.named_buffers()]
+            if self.is_module
+            else []
+        )
         if any(torch.nn.parameter.is_lazy(t) for _, t in state):
             raise ValueError("fn has parameters without a shape: call it once before")
         self.state = [name for name, _ in state]
@@ -184,7 +212,9 @@ class Subject:
         self.unjudged = {}  # {name: why its gradient is not examined, a code of NOT_JUDGED}
         self.dtype = None  # of the examination; None is as given
         self.choose([k for k, wanted in enumerate(examined) if wanted])
-        low = [v.dtype.to_real() for v in self.values if torch.finfo(v.dtype).eps > 1e-10]
+        low = [
+            v.dtype.to_real() for v in self.values if torch.finfo(v.dtype).eps > 1e-10
+        ]
         self.lower = low[0] if low else None
 
     def argument_names(self, count):
@@ -196,8 +226,12 @@ class Subject:
             parameters = []
         if self.cls and takes_ctx(self.cls):
             parameters = parameters[1:]
-        names = [p.name for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD][:count]
-        rest = [f"{p.name}[{{}}]" for p in parameters if p.kind == p.VAR_POSITIONAL] + ["input {}"]
+        names = [p.name for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD][
+            :count
+        ]
+        rest = [f"{p.name}[{{}}]" for p in parameters if p.kind == p.VAR_POSITIONAL] + [
+            "input {}"
+        ]
         return names + [rest[0].format(k) for k in range(count - len(names))]
 
     # --- what is known of it ----------------------------------------------------------------------
@@ -220,7 +254,10 @@ class Subject:
         found = {}
         for owner, values in held:
             for name, n in values.items():
-                if type(n) in ((float,) if owner else (int, float)) and n not in found.values():
+                if (
+                    type(n) in ((float,) if owner else (int, float))
+                    and n not in found.values()
+                ):
                     found[f"`{owner}{name}`"] = n
         return {a: n for a, n in found.items() if 1e-99 < abs(n) < 1e99 and abs(n) != 1}
 
@@ -247,9 +284,10 @@ class Subject:
         self.dtype = dtype
         self.tensors = [
             t.to(dtype.to_complex() if t.is_complex() else dtype)
-            if dtype and (t.is_floating_point() or t.is_complex()) else t
+            if dtype and (t.is_floating_point() or t.is_complex())
+            else t
             for t in self.original
-        ]  # fmt: skip
+        ]
         self.values = [self.tensors[k] for k in self.examined]
         self.eps = max((torch.finfo(v.dtype).eps for v in self.values), default=0.0)
 
@@ -257,9 +295,13 @@ class Subject:
         """What the function returns for these tensors instead of those that it was given."""
         self.calls += 1
         supply = iter(tensors)
-        values = [mapped(v, "", lambda *_: next(supply)) for v in self.arguments.values()]
+        values = [
+            mapped(v, "", lambda *_: next(supply)) for v in self.arguments.values()
+        ]
         args = tuple(values[: self.split])
-        kwargs = dict(zip(list(self.arguments)[self.split :], values[self.split :], strict=True))
+        kwargs = dict(
+            zip(list(self.arguments)[self.split :], values[self.split :], strict=True)
+        )
         return self.within(list(supply), lambda: self.fn(*args, **kwargs))
 
     def within(self, state, do):
@@ -268,7 +310,9 @@ class Subject:
             return do()
         state = {f"module.{name}": t for name, t in zip(self.state, state, strict=True)}
         result = torch.func.functional_call(self.scope, state, (do,))
-        self.left = list(state.values())  # functional_call puts here what the module put there
+        self.left = list(
+            state.values()
+        )  # functional_call puts here what the module put there
         return result
 
     def run(self, values, needs=True, seed=0):
@@ -278,7 +322,9 @@ class Subject:
             v.detach().clone().requires_grad_() if need else v.detach()
             for v, need in zip(values, needs, strict=True)
         ]
-        given = dict(enumerate(self.tensors)) | dict(zip(self.examined, leaves, strict=True))
+        given = dict(enumerate(self.tensors)) | dict(
+            zip(self.examined, leaves, strict=True)
+        )
         # Clones, not leaves: a function may rightly change its input in place.
         passed, saved, marked = [t.clone() for t in given.values()], [], []
         for k, t in self.sparse.items():
@@ -289,7 +335,9 @@ class Subject:
 
         def saves(method, ctx, *tensors):
             if not transforming():
-                saved.extend((t, t._version) for t in tensors if isinstance(t, torch.Tensor))
+                saved.extend(
+                    (t, t._version) for t in tensors if isinstance(t, torch.Tensor)
+                )
             return method(ctx, *tensors)
 
         def marks(method, ctx, *tensors):
@@ -309,7 +357,15 @@ class Subject:
         stale = any(t._version != version for t, version in saved)
         saved = [t for t, _ in saved]
         return Run(
-            names, [t for _, t in found], leaves, passed, saved, stale, marked, others, self.left
+            names,
+            [t for _, t in found],
+            leaves,
+            passed,
+            saved,
+            stale,
+            marked,
+            others,
+            self.left,
         )
 
     def forward(self, values):
@@ -323,12 +379,20 @@ class Subject:
         if not pairs or not any(leaf.requires_grad for leaf in run.leaves):
             return [None] * len(run.leaves)
         if run.freed:  # reading it would crash Python
-            raise CallError("backward", RuntimeError("backward has freed what forward saved"))
+            raise CallError(
+                "backward", RuntimeError("backward has freed what forward saved")
+            )
         outputs, vs = zip(*pairs, strict=True)
-        kept, held = [o.detach().clone() for o in outputs], [t for t in run.saved if has_memory(t)]
+        kept, held = (
+            [o.detach().clone() for o in outputs],
+            [t for t in run.saved if has_memory(t)],
+        )
         options = {"retain_graph": retain or create, "create_graph": create}
         reseed(seed)
-        with phase("backward"), own_grads() if self.protects else contextlib.nullcontext():
+        with (
+            phase("backward"),
+            own_grads() if self.protects else contextlib.nullcontext(),
+        ):
             grads = self.within(run.state, lambda: run.grads(outputs, vs, **options))
         for o, copy_of_o in zip(outputs, kept, strict=True):
             if not has_memory(o):
@@ -387,7 +451,9 @@ def smaller(subject):
     """
     # What is pointed at stays, for of a permutation the rest would be none.
     least = max((int(t.max()) + 1 for t in subject.tensors if is_index(t)), default=2)
-    sizes = dict.fromkeys(n for t in subject.values for n in sorted(t.shape) if n > max(2, least))
+    sizes = dict.fromkeys(
+        n for t in subject.values for n in sorted(t.shape) if n > max(2, least)
+    )
     for n in [*sizes][: 1 if subject.is_slow else SIZES]:
         half = max(least, n // 2)
         half += half % 2 if n % 2 == 0 else 0
@@ -396,4 +462,7 @@ def smaller(subject):
 
 def is_index(t):
     """Is it a tensor of whole numbers, which may point at something?"""
-    return not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool) and t.numel()
+    return (
+        not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)
+        and t.numel()
+    )

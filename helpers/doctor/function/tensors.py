@@ -9,9 +9,11 @@ import torch
 
 ROWS, COLUMNS = ("crow_indices", "col_indices"), ("ccol_indices", "row_indices")
 COMPRESSED = {  # layout: the names of its two kinds of indices
-    torch.sparse_csr: ROWS, torch.sparse_bsr: ROWS,
-    torch.sparse_csc: COLUMNS, torch.sparse_bsc: COLUMNS,
-}  # fmt: skip
+    torch.sparse_csr: ROWS,
+    torch.sparse_bsr: ROWS,
+    torch.sparse_csc: COLUMNS,
+    torch.sparse_bsc: COLUMNS,
+}
 
 
 def mapped(obj, name, visit):
@@ -25,7 +27,9 @@ def mapped(obj, name, visit):
         items = [mapped(item, f"{name}[{k}]", visit) for k, item in enumerate(obj)]
         return type(obj)(*items) if hasattr(obj, "_fields") else type(obj)(items)
     if isinstance(obj, dict):
-        return {key: mapped(item, f"{name}[{key!r}]", visit) for key, item in obj.items()}
+        return {
+            key: mapped(item, f"{name}[{key!r}]", visit) for key, item in obj.items()
+        }
     if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
         result = copy.copy(obj)
         for field in dataclasses.fields(obj):
@@ -60,9 +64,13 @@ def with_values(tensor, values):
         return values
     if tensor.layout is torch.sparse_coo:
         found, coalesced = tensor._indices(), tensor.is_coalesced()
-        return torch.sparse_coo_tensor(found, values, tensor.shape, is_coalesced=coalesced)
+        return torch.sparse_coo_tensor(
+            found, values, tensor.shape, is_coalesced=coalesced
+        )
     indices = [getattr(tensor, name)() for name in COMPRESSED[tensor.layout]]
-    return torch.sparse_compressed_tensor(*indices, values, tensor.shape, layout=tensor.layout)
+    return torch.sparse_compressed_tensor(
+        *indices, values, tensor.shape, layout=tensor.layout
+    )
 
 
 def is_dense(tensor):
@@ -76,7 +84,9 @@ def differentiable(tensor):
 
 
 def is_number(value):
-    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+    return isinstance(value, torch.Tensor) and (
+        value.is_floating_point() or value.is_complex()
+    )
 
 
 def has_gradient(output):
@@ -91,14 +101,18 @@ def has_memory(tensor):
 def as_vector(tensor):
     """As a vector of float64; a complex number becomes two."""
     tensor = tensor.detach()
-    tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    tensor = (
+        torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    )
     return tensor.to(torch.float64).reshape(-1)
 
 
 def shaped(vector, tensor):
     """The inverse of `as_vector`, in the shape and dtype of `tensor`."""
     if tensor.is_complex():
-        return torch.view_as_complex(vector.reshape(*tensor.shape, 2).clone()).to(tensor.dtype)
+        return torch.view_as_complex(vector.reshape(*tensor.shape, 2).clone()).to(
+            tensor.dtype
+        )
     return vector.reshape(tensor.shape).to(tensor.dtype)
 
 
@@ -137,10 +151,14 @@ class Dice:
         self.generator = torch.Generator().manual_seed(seed)
 
     def uniform(self, like):
-        return torch.rand(like.shape, generator=self.generator, dtype=torch.float64).to(like.device)
+        return torch.rand(like.shape, generator=self.generator, dtype=torch.float64).to(
+            like.device
+        )
 
     def normal(self, like):
-        vector = torch.randn(as_vector(like).shape, generator=self.generator, dtype=torch.float64)
+        vector = torch.randn(
+            as_vector(like).shape, generator=self.generator, dtype=torch.float64
+        )
         return shaped(vector.to(like.device), like)
 
     def direction(self, tensor, symmetric=False):
@@ -171,7 +189,9 @@ def of_the_same_kind(tensor, moved):
         return moved
     if is_symmetric(tensor):
         return 0.8 * tensor  # positive definite, too, if it was
-    for d, order in itertools.product(range(tensor.dim()), (1, 2)):  # shares, unit vectors
+    for d, order in itertools.product(
+        range(tensor.dim()), (1, 2)
+    ):  # shares, unit vectors
         if tensor.shape[d] > 1 and ((tensor.norm(order, d) - 1).abs() < 1e-6).all():
             return moved / moved.norm(order, d, keepdim=True)
     return moved

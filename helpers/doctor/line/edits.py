@@ -8,13 +8,12 @@ import types
 import warnings
 from typing import NamedTuple
 
-from ..function.frames import PLACE
-from ..function.source import Source, code_of, nodes_of
-from ..report import Clause
-from ..said import Name, Said
+from ..function.source import Source, code_of, nodes_of, place
+from ..report import Change
+from ..words import N_, _
 
-RIGHT_IF, AS_IF = "right if: {what}", "as if: {what}"
-STANDS = "`{new}` stood in place of `{old}`"
+RIGHT_IF = N_("right if: {what}")
+STANDS = N_("`{new}` stood in place of `{old}`")
 OTHER = 1.0625e-77  # a constant that no code holds; what is to run takes its place
 
 
@@ -23,22 +22,29 @@ class Edit(NamedTuple):
 
     code: the `Code` that is edited; node: the node of its tree that is
     puts: {node: text that takes its place}
-    said: what it does, if it is no expression that takes the place of another: `Said`
+    said: in words, unless an expression takes the place of another
     """
 
     code: "Code"
     node: ast.AST
     puts: dict
-    said: Said | None = None
+    said: str = ""
 
     def place(self):
-        """Where it is: `Said`."""
-        return Said(PLACE, line=self.code.line(self.node), function=Name(self.code.fn.__name__))
+        """Where it is, in words."""
+        return place(self.code.line(self.node), self.code.fn.__name__)
 
-    def clause(self, how=RIGHT_IF):
-        """The `Clause` that it is; how: what it mends, or explains."""
-        new, old = (None, None) if self.said else self.code.quoted(self)
-        return Clause(Said(how, what=self.said or Said(STANDS, new=new, old=old)), self.place())
+    def change(self):
+        """The `Change` that it is."""
+        new, old = ("", "") if self.said else self.code.quoted(self)
+        return Change(
+            _(RIGHT_IF).format(what=self.said or _(STANDS).format(new=new, old=old)),
+            self.place(),
+            self.code.fn.__code__.co_filename,
+            self.code.line(self.node),
+            old,
+            new,
+        )
 
 
 class Code(Source):
@@ -52,32 +58,52 @@ class Code(Source):
     def __init__(self, fn, cls=None):
         super().__init__(inspect.unwrap(fn))
         self.cls = cls
-        pairs = [(n, up) for up in ast.walk(self.tree) for n in ast.iter_child_nodes(up)]
+        pairs = [
+            (n, up) for up in ast.walk(self.tree) for n in ast.iter_child_nodes(up)
+        ]
         self.up = {node: up for node, up in pairs}
         self.nodes = [n for line in self.tree.body for n in ast.walk(line)]
         self.values = dict.fromkeys(n for n in self.nodes if self.is_value(n))
         others = [getattr(cls, name) for name in ("forward", "setup_context") if cls]
         found = [n for of in others for n in nodes_of(of)] + self.nodes
-        self.parts = [n for n in found if isinstance(n, (ast.BinOp, ast.Call, ast.Subscript))]
-        self.literals = dict.fromkeys(n.value for n in found if isinstance(n, ast.Constant))
+        self.parts = [
+            n for n in found if isinstance(n, (ast.BinOp, ast.Call, ast.Subscript))
+        ]
+        self.literals = dict.fromkeys(
+            n.value for n in found if isinstance(n, ast.Constant)
+        )
 
     def compiled(self, tree, **more):
         """The function of this tree; more: further names that it knows."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
-            return made_of(code_of(tree, self.fn), self.fn, {**self.fn.__globals__, **more})
+            return made_of(
+                code_of(tree, self.fn), self.fn, {**self.fn.__globals__, **more}
+            )
 
     def is_value(self, node):
         """Is it an expression that may have a number or a tensor for a value?"""
-        kinds = ast.Name, ast.Call, ast.BinOp, ast.UnaryOp, ast.Subscript, ast.Attribute, ast.IfExp
+        kinds = (
+            ast.Name,
+            ast.Call,
+            ast.BinOp,
+            ast.UnaryOp,
+            ast.Subscript,
+            ast.Attribute,
+            ast.IfExp,
+        )
         loaded = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
         if not (loaded and isinstance(node, (*kinds, ast.Compare, ast.Constant))):
             return False
         up = self.up.get(node)
-        if isinstance(node, ast.Name) and inspect.ismodule(self.fn.__globals__.get(node.id)):
+        if isinstance(node, ast.Name) and inspect.ismodule(
+            self.fn.__globals__.get(node.id)
+        ):
             return False
         is_called = isinstance(up, ast.Call) and up.func is node
-        is_annotation = isinstance(up, (ast.arg, ast.AnnAssign)) and up.annotation is node
+        is_annotation = (
+            isinstance(up, (ast.arg, ast.AnnAssign)) and up.annotation is node
+        )
         bare = ast.unparse(node) in ("ctx", "self", "ctx.saved_tensors")
         return not (is_called or is_annotation or bare)
 
@@ -112,7 +138,9 @@ class Code(Source):
             within = isinstance(up, ast.Attribute)
             within |= isinstance(up, ast.Subscript) and up.slice is node
             within |= isinstance(up, ast.Call) and up.func is node
-            minus = isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant)
+            minus = isinstance(node, ast.UnaryOp) and isinstance(
+                node.operand, ast.Constant
+            )
             plain = not (isinstance(node, bare) or minus or within)
             plain = plain and line.count(self.source_of(node)) == 1
             if plain or not isinstance(up, (ast.expr, ast.keyword)):
@@ -132,7 +160,9 @@ def rebuilt(node, change, within):
         return [rebuilt(one, change, within) for one in node]
     if not isinstance(node, ast.AST) or node not in within:
         return node
-    fields = {name: rebuilt(value, change, within) for name, value in ast.iter_fields(node)}
+    fields = {
+        name: rebuilt(value, change, within) for name, value in ast.iter_fields(node)
+    }
     return change(node, ast.copy_location(type(node)(**fields), node))
 
 
@@ -179,7 +209,9 @@ def running(fn, other):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
         calling = code_of(ast.parse(text).body[0], fn)
-    consts = tuple(either if c == OTHER and type(c) is float else c for c in calling.co_consts)
+    consts = tuple(
+        either if c == OTHER and type(c) is float else c for c in calling.co_consts
+    )
     fn.__code__ = calling.replace(co_consts=consts)
     try:
         yield

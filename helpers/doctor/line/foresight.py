@@ -12,8 +12,8 @@ import inspect
 
 import torch
 
+from ..function.isolation import forgiving
 from ..function.private import methods
-from ..function.raised import forgiving
 from ..function.tensors import is_number
 from .edits import Edit, edited, parsed, rebuilt, running
 from .grammar import AROUND, operands
@@ -52,8 +52,13 @@ class Watched:
         own = {n.id for n in self.code.nodes if isinstance(n, ast.Name)}
         own |= {arg.arg for arg in self.code.tree.args.args}
         found = {name: v for name, v in scope.items() if name in own}
-        found |= {f"ctx.{name}": v for name, v in getattr(scope.get("ctx"), "__dict__", {}).items()}
-        return {n: v for n, v in found.items() if isinstance(v, (torch.Tensor, int, float))}
+        found |= {
+            f"ctx.{name}": v
+            for name, v in getattr(scope.get("ctx"), "__dict__", {}).items()
+        }
+        return {
+            n: v for n, v in found.items() if isinstance(v, (torch.Tensor, int, float))
+        }
 
     @functools.cached_property
     def operands(self):
@@ -75,24 +80,37 @@ class Foresight:
     """
 
     def __init__(self, codes, measurement, gradient, budget):
-        self.m, self.codes, self.gradient, self.budget = measurement, codes, gradient, budget
+        self.m, self.codes, self.gradient, self.budget = (
+            measurement,
+            codes,
+            gradient,
+            budget,
+        )
         self.evaluated = 0
         dice, m = torch.Generator().manual_seed(5), measurement
         off = torch.where(m.trusted, m.expected[0] - m.sampled[0], 0)
-        self.weights = torch.randn(3, len(off), generator=dice, dtype=off.dtype).to(off.device)
+        self.weights = torch.randn(3, len(off), generator=dice, dtype=off.dtype).to(
+            off.device
+        )
         self.target = (self.weights.conj() * off).sum(1).real
         nodes = [(c, n) for c in codes for n in c.values if is_watched(c, n)]
         # All of them, or if that cannot be recorded, what is assigned and returned only.
-        if not self.is_recorded(nodes) and not self.is_recorded([p for p in nodes if is_root(*p)]):
+        if not self.is_recorded(nodes) and not self.is_recorded(
+            [p for p in nodes if is_root(*p)]
+        ):
             self.sites = []
         self.watched = {site.node: site for site in self.sites}
-        self.hands = {node: site.hand for node, site in self.watched.items() if site.scopes}
+        self.hands = {
+            node: site.hand for node, site in self.watched.items() if site.scopes
+        }
 
     def is_recorded(self, nodes):
         self.sites = [Watched(*pair) for pair in nodes]
         with forgiving(), contextlib.ExitStack() as stack:
             for code in self.codes:
-                made = code.compiled(instrumented(code, self.sites), **{WATCH: self.watch})
+                made = code.compiled(
+                    instrumented(code, self.sites), **{WATCH: self.watch}
+                )
                 stack.enter_context(running(code.fn, made))
             stack.enter_context(methods("backward", recorded))
             self.record(self.gradient())
@@ -122,10 +140,14 @@ class Foresight:
         for weights in self.weights:
             w = torch.zeros_like(row).index_copy(0, self.m.elements, weights)
             w = w.reshape(grad.shape).to(grad.dtype)
-            found = torch.autograd.grad(grad, leaves, w, retain_graph=True, allow_unused=True)
+            found = torch.autograd.grad(
+                grad, leaves, w, retain_graph=True, allow_unused=True
+            )
             pairs = zip(leaves, found, strict=True)
             rows.append([torch.zeros_like(x) if g is None else g for x, g in pairs])
-        slopes = iter([torch.stack(of_leaf).conj() for of_leaf in zip(*rows, strict=True)])
+        slopes = iter(
+            [torch.stack(of_leaf).conj() for of_leaf in zip(*rows, strict=True)]
+        )
         for site in self.sites:
             site.slopes = [next(slopes).reshape(3, -1) for _ in site.leaves]
 
@@ -134,7 +156,9 @@ class Foresight:
         return self.evaluated > EVALUATED or self.budget.is_spent
 
     def left_by(self, change):
-        left = (self.target[:, None] - change.reshape(3, -1)).norm(dim=0) / self.target.norm()
+        left = (self.target[:, None] - change.reshape(3, -1)).norm(
+            dim=0
+        ) / self.target.norm()
         return left.nan_to_num(1.0)
 
     def ranked(self, edits):
@@ -142,7 +166,9 @@ class Foresight:
         for edit in edits:
             sites = {self.watched.get(edit.code.root(node)) for node in edit.puts}
             known = not self.is_spent and all(s and s.is_known for s in sites)
-            changes = [self.change_by(site, edit) for site in sites] if known else [None]
+            changes = (
+                [self.change_by(site, edit) for site in sites] if known else [None]
+            )
             if any(change is None for change in changes):
                 yield None, edit
             elif (change := sum(changes)).any():
@@ -155,7 +181,9 @@ class Foresight:
         try:
             tree = ast.Expression(edited(site.code, site.node, edit.puts))
             made = compile(tree, "<edited>", "eval")
-            for value, slopes, scope in zip(site.values, site.slopes, site.scopes, strict=True):
+            for value, slopes, scope in zip(
+                site.values, site.slopes, site.scopes, strict=True
+            ):
                 new = eval(made, scope)
                 if not is_number(new):
                     return 0 * total
@@ -187,10 +215,18 @@ class Foresight:
                     slopes @ (made(value, others) - value).reshape(len(at_hand), -1).T
                     for value, slopes, others in turns
                 )
-                for left, text in zip(self.left_by(change.real).tolist(), at_hand, strict=True):
+                for left, text in zip(
+                    self.left_by(change.real).tolist(), at_hand, strict=True
+                ):
                     if left < HOPELESS:
-                        put = {site.node: template.format(f"({ast.unparse(site.node)})", text)}
-                        found.append((template[3] in "+-", left, Edit(code, site.node, put)))
+                        put = {
+                            site.node: template.format(
+                                f"({ast.unparse(site.node)})", text
+                            )
+                        }
+                        found.append(
+                            (template[3] in "+-", left, Edit(code, site.node, put))
+                        )
 
         def order(triple):
             is_term, left, edit = triple
@@ -215,7 +251,9 @@ class Foresight:
             return {}
         for text, values in root.operands.items():
             with contextlib.suppress(RuntimeError):
-                values = [v.expand_as(own) for v, own in zip(values, site.values, strict=True)]
+                values = [
+                    v.expand_as(own) for v, own in zip(values, site.values, strict=True)
+                ]
                 if like.is_complex() or not values[0].is_complex():
                     found[text] = [v.to(like.dtype) for v in values]
         return found
@@ -234,7 +272,9 @@ def is_root(code, node):
 def is_watched(code, node):
     """Not what is changed in place, an index, an argument by name, or within another function."""
     up = code.up[node]
-    if isinstance(up, ast.Attribute) and (up.attr[-1] == "_" or up.attr in ("shape", "dtype")):
+    if isinstance(up, ast.Attribute) and (
+        up.attr[-1] == "_" or up.attr in ("shape", "dtype")
+    ):
         return False
     if code.root(node) is None or isinstance(node, ast.Constant):
         return False
@@ -250,7 +290,9 @@ def is_watched(code, node):
 
 def instrumented(code, sites):
     """The tree in which every watched expression is handed to the watch."""
-    numbers = {site.node: number for number, site in enumerate(sites) if site.code is code}
+    numbers = {
+        site.node: number for number, site in enumerate(sites) if site.code is code
+    }
 
     def watched(node, copy):
         if node not in numbers:

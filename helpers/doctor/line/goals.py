@@ -8,21 +8,29 @@ import itertools
 import torch
 from torch.autograd import Function
 
-from ..function.private import is_a_users, methods, takes_ctx
-from ..function.raised import forgiving
+from ..function.isolation import forgiving
 from ..function.source import UnsuitableError, harmless, nodes_of
 from ..function.subject import own_grads
-from ..function.tensors import tensors
-from ..said import Said, listed
-from .edits import AS_IF, Code, edited, running
+from ..words import _, listed
+from .edits import Code, edited, running
 from .foresight import HOPELESS, LIKELY, Foresight
-from .grammar import CONSTANT, CUTS, DETACHED, EXPRESSIONS, FLAGS, MANY, edits_of, lines_of
+from .grammar import (
+    CUTS,
+    EXPRESSIONS,
+    MANY,
+    edits_of,
+    lines_of,
+)
 
-UNSURE, ODD, FORWARD, PROTOCOL = 40, 120, 80, 200  # edits of each kind that are run
-FURTHER = 20  # edits that are run when one has been found that mends not all that is wrong
+UNSURE, ODD = 40, 120  # edits of each kind that are run
+FURTHER = (
+    20  # edits that are run when one has been found that mends not all that is wrong
+)
 
 
-def first_that_holds(subject, edits, budget, fits, others=lambda: (), all_is_right=None):
+def first_that_holds(
+    subject, edits, budget, fits, others=lambda: (), all_is_right=None
+):
     """The first edit with which fits() is true, and with which fits(others()) is; or None.
 
     others(): further measurements, which are made without the edit
@@ -74,7 +82,7 @@ def in_place(subject, edit, test):
 
 
 def right_if(measurements, budget, few=False):
-    """The `Clause` that makes this gradient right, and leaves right ones alone; or None.
+    """The `Change` that makes this gradient right, and leaves right ones alone; or None.
 
     few: as in `find`
     """
@@ -89,7 +97,7 @@ def right_if(measurements, budget, few=False):
     everything = functools.partial(is_right, measurements.together)
     others = (lambda: measurements.others), everything
     edit = first_that_holds(subject, edits, budget, fits, *others)
-    return edit and edit.clause()
+    return edit and edit.change()
 
 
 def candidates(codes, measurements, budget, few):
@@ -105,7 +113,9 @@ def candidates(codes, measurements, budget, few):
     ahead = Foresight(codes, case, gradient, budget)
 
     def ranked(rows):
-        return (pair for c in codes for pair in ahead.ranked(edits_of(c, ahead.hands, rows)))
+        return (
+            pair for c in codes for pair in ahead.ranked(edits_of(c, ahead.hands, rows))
+        )
 
     around = (pair for c in codes for pair in ahead.around(c))
     for pairs in (ranked(EXPRESSIONS), around, ranked(MANY)):
@@ -130,14 +140,17 @@ def others_of(measurements):
     """What tells whether the gradients that are right now are so still."""
     point = measurements[0].point
     before = {
-        (j, o): grad.clone() for o in range(len(point.outputs))
+        (j, o): grad.clone()
+        for o in range(len(point.outputs))
         for j, grad in enumerate(point.given(o)[0])
         if grad is not None and (j, o) not in measurements.wrong_through
-    }  # fmt: skip
+    }
 
     def stay():
         now = [point.vjp({o: vs[0]}) for o, vs in enumerate(point.vs)]
-        return all(torch.allclose(now[o][j], t, 1e-6, 1e-9) for (j, o), t in before.items())
+        return all(
+            torch.allclose(now[o][j], t, 1e-6, 1e-9) for (j, o), t in before.items()
+        )
 
     return stay
 
@@ -146,94 +159,25 @@ def others_of(measurements):
 
 
 def uncut_if(subject, codes, right):
-    """The `Clause` by which enough stays in autograd for right() to be true; or None."""
+    """The `Change` by which enough stays in autograd for right() to be true; or None."""
     edits = (edit for code in codes for edit in edits_of(code, {}, CUTS))
-    return next((edit.clause() for edit in edits if in_place(subject, edit, right)), None)
+    return next(
+        (edit.change() for edit in edits if in_place(subject, edit, right)), None
+    )
 
 
 def exits(subject):
     """What leaves autograd in the functions that forward calls: `Said`, or None."""
-    found = [edit for code in forward_codes(subject) for edit in edits_of(code, {}, CUTS)]
-    said = [Said("`{old}` ({place})", old=edit.code.quoted(edit)[1], place=edit.place())
-            for edit in found[:3]]  # fmt: skip
-    return Said("what leaves autograd: {these}", these=listed(said)) if said else None
-
-
-# --- as if: forward is edited until autograd's gradient is the given one --------------------------
-
-
-def as_if(measurements, budget):
-    """The `Clause` of forward of which the given gradient would be right; or None."""
-    subject = measurements[0].subject
-    codes = [c for c in forward_codes(subject) if c.cls and computes(c)]
-    rows = DETACHED, [row for row in EXPRESSIONS if row.what != CONSTANT]
-    edits = (edit for some in rows for c in codes for edit in edits_of(c, {}, some))
-
-    def fits(ms=measurements):
-        with as_plain_code():
-            return all(map(gives_the_same, ms))
-
-    with forgiving():
-        if fits():  # by what is cut off already, as by .data: no edit explains more
-            return None
-    edits = itertools.islice(edits, FORWARD)
-    edit = first_that_holds(subject, edits, budget, fits, lambda: measurements.others)
-    return edit and edit.clause(AS_IF)
-
-
-@contextlib.contextmanager
-def as_plain_code():
-    """In this thread, the backward of a user's Function is what autograd makes of its forward."""
-    given = {}  # by ctx
-
-    def forward(method, cls, *args):
-        if takes_ctx(cls):
-            given[args[0]] = args
-        return method(*args)
-
-    def setup_context(method, cls, ctx, args, output):
-        given[ctx] = args
-        return method(ctx, args, output)
-
-    def backward(method, cls, ctx, *grads):
-        if not is_a_users(cls):
-            return method(ctx, *grads)
-        first = int(takes_ctx(cls))
-        first, args = given[ctx][:first], list(given[ctx][first:])
-        leaves = [a.detach().requires_grad_() if needs else None
-                  for a, needs in zip(args, ctx.needs_input_grad, strict=True)]  # fmt: skip
-        with torch.enable_grad():
-            args = [a if x is None else x.clone() for a, x in zip(args, leaves, strict=True)]
-            outputs = zip(tensors(cls.forward(*first, *args)), grads, strict=False)
-            known = [(y, g) for (_, y), g in outputs if y.requires_grad and g is not None]
-        ys, gs = zip(*known, strict=True)
-        wanted = [x for x in leaves if x is not None]
-        found = iter(torch.autograd.grad(ys, wanted, gs, allow_unused=True))
-        return tuple(None if x is None else next(found) for x in leaves)
-
-    with methods("forward", forward), methods("setup_context", setup_context):
-        with methods("backward", backward):
-            yield
-
-
-def gives_the_same(m):
-    """Is the gradient now the one that is given?"""
-    rows = m.rows_of(m.subject.run(m.point.values))
-    pairs = zip(rows, m.sampled, m.limit, strict=True)
-    return all(bool(((a[m.elements] - b).abs() <= limit).all()) for a, b, limit in pairs)
-
-
-# --- protocol: a method is edited until a trial passes --------------------------------------------
-
-
-def after_which(subject, name, passes, budget):
-    """The `Clause` of this method of a Function after which passes(); or None."""
-    for cls in subject.functions:
-        for code in filter(computes, codes_of([getattr(cls, name)], cls)):
-            edits = [*edits_of(code, {}, FLAGS), *lines_of(code), *edits_of(code, {})]
-            if edit := first_that_holds(subject, edits[:PROTOCOL], budget, passes):
-                return edit.clause()
-    return None
+    found = [
+        edit for code in forward_codes(subject) for edit in edits_of(code, {}, CUTS)
+    ]
+    said = [
+        _("`{old}` ({place})").format(old=edit.code.quoted(edit)[1], place=edit.place())
+        for edit in found[:3]
+    ]
+    return (
+        _("what leaves autograd: {these}").format(these=listed(said)) if said else None
+    )
 
 
 # --- which functions ------------------------------------------------------------------------------
@@ -244,10 +188,16 @@ def codes_of(functions, cls=None):
     found = {}
     for fn in map(inspect.unwrap, functions):
         names = [getattr(n, "id", getattr(n, "attr", "")) for n in nodes_of(fn)]
-        of_class = [vars(cls).get(name) for name in names if cls and name not in vars(Function)]
+        of_class = [
+            vars(cls).get(name) for name in names if cls and name not in vars(Function)
+        ]
         of_module = [fn.__globals__.get(name) for name in names]
         own = [held.__func__ for held in of_class if isinstance(held, staticmethod)]
-        own += [held for held in of_module if getattr(held, "__module__", "") == fn.__module__]
+        own += [
+            held
+            for held in of_module
+            if getattr(held, "__module__", "") == fn.__module__
+        ]
         for each in (fn, *filter(inspect.isfunction, own)):
             with contextlib.suppress(UnsuitableError):
                 found[each] = found.get(each) or Code(each, cls)
@@ -256,8 +206,10 @@ def codes_of(functions, cls=None):
 
 def backward_codes(subject):
     """The backward of each Function that is applied, and what it calls."""
-    pairs = [(cls.vjp if cls.backward is Function.backward else cls.backward, cls)
-             for cls in subject.functions]  # fmt: skip
+    pairs = [
+        (cls.vjp if cls.backward is Function.backward else cls.backward, cls)
+        for cls in subject.functions
+    ]
     return [code for backward, cls in pairs for code in codes_of([backward], cls)]
 
 
@@ -267,7 +219,9 @@ def forward_codes(subject):
     if not subject.cls:
         modules = subject.scope.module.modules() if subject.is_module else ()
         own = {type(m) for m in modules if not type(m).__module__.startswith("torch.")}
-        plain = [fn for cls in own for fn in vars(cls).values() if inspect.isfunction(fn)]
+        plain = [
+            fn for cls in own for fn in vars(cls).values() if inspect.isfunction(fn)
+        ]
         plain += [subject.fn] if inspect.isfunction(subject.fn) else []
         found += codes_of([fn for fn in plain if fn.__name__ != "__init__"])
     return found

@@ -13,41 +13,85 @@ from typing import NamedTuple
 
 import torch
 
-from ..said import Said
+from ..words import _
 from .edits import STANDS, Edit
 
 FAMILIES = [  # functions and methods that are taken for one another
-    "sum mean prod amax amin norm logsumexp", "max min", "maximum minimum", "sin cos",
-    "sinh cosh tanh", "sigmoid tanh relu softplus erf softmax log_softmax", "exp log expm1 log1p",
-    "log2 log log10", "sqrt rsqrt square reciprocal", "abs sign sgn", "tril triu", "asin acos",
-    "floor ceil round trunc", "zeros_like ones_like", "real imag", "fft ifft", "rfft irfft",
-    "var std", "argmax argmin", "gt ge", "lt le", "eq ne", "mul div add sub", "mm bmm matmul",
-    "scatter scatter_add", "scatter_ scatter_add_", "index_copy_ index_add_", "expand repeat",
-    "conv1d conv_transpose1d", "conv2d conv_transpose2d", "add_ sub_ mul_ div_",
-]  # fmt: skip
+    "sum mean prod amax amin norm logsumexp",
+    "max min",
+    "maximum minimum",
+    "sin cos",
+    "sinh cosh tanh",
+    "sigmoid tanh relu softplus erf softmax log_softmax",
+    "exp log expm1 log1p",
+    "log2 log log10",
+    "sqrt rsqrt square reciprocal",
+    "abs sign sgn",
+    "tril triu",
+    "asin acos",
+    "floor ceil round trunc",
+    "zeros_like ones_like",
+    "real imag",
+    "fft ifft",
+    "rfft irfft",
+    "var std",
+    "argmax argmin",
+    "gt ge",
+    "lt le",
+    "eq ne",
+    "mul div add sub",
+    "mm bmm matmul",
+    "scatter scatter_add",
+    "scatter_ scatter_add_",
+    "index_copy_ index_add_",
+    "expand repeat",
+    "conv1d conv_transpose1d",
+    "conv2d conv_transpose2d",
+    "add_ sub_ mul_ div_",
+]
 OPERATORS = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@", ast.BitAnd: "&",
-    ast.BitOr: "|", ast.FloorDiv: "//", ast.Mod: "%", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">",
-    ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
-}  # fmt: skip
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.MatMult: "@",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
 ALIKE = "+ - * /", "* @", "& |", "// % /", "< <= > >= == !="
-VIEWS = (  # @ is a dimension
-    "{}.mT", "{}.conj()", "{}.real", "{}.flip(@)", "{}.unsqueeze(@)", "{}.sum(@)", "{}.mean(@)",
-    "{}.sum(@, keepdim=True)", "{}.mean(@, keepdim=True)", "{}.roll(1, @)", "{}.roll(-1, @)",
-    "~{}", "{}.argsort()",
-)  # fmt: skip
+VIEWS = (  # of {0}, along {dim}
+    *("{0}.mT", "{0}.conj()", "{0}.real", "{0}.flip({dim})", "{0}.unsqueeze({dim})"),
+    *("{0}.sum({dim})", "{0}.mean({dim})", "{0}.sum({dim}, keepdim=True)"),
+    *("{0}.mean({dim}, keepdim=True)", "{0}.roll(1, {dim})", "{0}.roll(-1, {dim})"),
+    *("~{0}", "{0}.argsort()"),
+)
 FORMS = (
-    "{} ** 2", "{} ** 0.5", "1 / {}", "(1 - {})", "(1 - {} ** 2)", "{0} * (1 - {0})", "({} > 0)",
-    *(f"torch.{f}({{}})" for f in "exp log abs sign cos sin sigmoid tanh".split()),
-)  # fmt: skip
-PASSED_ON = (  # by normalisations and softmaxes; $ is a tensor at hand
-    "{0} - {0}.mean(@, keepdim=True)", "{0} - ({0} * $).sum(@, keepdim=True)",
-    "{0} - $ * ({0} * $).sum(@, keepdim=True)", "{0} - $ * ({0} * $).mean(@, keepdim=True)",
-    "{0} - {0}.mean(@, keepdim=True) - $ * ({0} * $).mean(@, keepdim=True)",
-)  # fmt: skip
+    *("{0} ** 2", "{0} ** 0.5", "1 / {0}", "(1 - {0})", "(1 - {0} ** 2)"),
+    *("{0} * (1 - {0})", "({0} > 0)"),
+    *(f"torch.{f}({{0}})" for f in "exp log abs sign cos sin sigmoid tanh".split()),
+)
+PASSED_ON = (  # by normalisations and softmaxes; {hand} is a tensor at hand
+    "{0} - {0}.mean({dim}, keepdim=True)",
+    "{0} - ({0} * {hand}).sum({dim}, keepdim=True)",
+    "{0} - {hand} * ({0} * {hand}).sum({dim}, keepdim=True)",
+    "{0} - {hand} * ({0} * {hand}).mean({dim}, keepdim=True)",
+    "{0} - {0}.mean({dim}, keepdim=True) - {hand} * ({0} * {hand})"
+    ".mean({dim}, keepdim=True)",
+)
 AROUND = {  # with what is at hand
-    "{} * {}": torch.mul, "{} / {}": torch.div, "{} + {}": torch.add, "{} - {}": torch.sub,
-}  # fmt: skip
+    "{} * {}": torch.mul,
+    "{} / {}": torch.div,
+    "{} + {}": torch.add,
+    "{} - {}": torch.sub,
+}
 MOST, LONG = 64, 48  # texts at hand; letters of one
 DIMS = 0, -1, 1
 
@@ -69,10 +113,15 @@ class Site:
     def news(self, row):
         if callable(row.news):
             return row.news(self)
+        return self.filled(row.news)
+
+    def filled(self, templates):
+        """The texts of templates, for each dimension and each tensor at hand, if asked."""
         names = [n for n, v in self.hand.items() if kind_of(v) == "number"]
-        return (t.format(of(self.node)).replace("@", str(d)).replace("$", name)
-                for t in row.news for name in (names if "$" in t else [""])
-                for d in (DIMS if "@" in t else [0]))  # fmt: skip
+        for t in templates:
+            for name in names if "{hand}" in t else [""]:
+                for dim in DIMS if "{dim}" in t else [0]:
+                    yield t.format(of(self.node), dim=dim, hand=name)
 
 
 def of(node):
@@ -88,29 +137,41 @@ def kind_of(value):
 
 def other_names(site):
     value = site.hand.get(site.text)
-    same = [n for n, v in site.hand.items() if kind_of(v) == kind_of(value) and n != site.text]
+    same = [
+        n
+        for n, v in site.hand.items()
+        if kind_of(v) == kind_of(value) and n != site.text
+    ]
     shape = getattr(value, "shape", None)
     yield from sorted(same, key=lambda n: getattr(site.hand[n], "shape", None) != shape)
 
 
 def other_operators(site):
     match site.node:
-        case ast.BinOp(left=a, op=op, right=b) | ast.Compare(left=a, ops=[op], comparators=[b]) if (
-            op := OPERATORS.get(type(op))
-        ):
-            found = {o: None for some in ALIKE if op in some.split() for o in some.split()}
+        case (
+            ast.BinOp(left=a, op=op, right=b)
+            | ast.Compare(left=a, ops=[op], comparators=[b])
+        ) if op := OPERATORS.get(type(op)):
+            found = {
+                o: None for some in ALIKE if op in some.split() for o in some.split()
+            }
             yield from (f"{of(a)} {o} {of(b)}" for o in found if o != op)
 
 
 def without_a_part(site):
     match site.node:
         case ast.BinOp(left=a, op=op, right=b):
-            yield from (of(a), "-" * isinstance(op, ast.Sub) + of(b))
+            yield from (of(a), f"-{of(b)}" if isinstance(op, ast.Sub) else of(b))
         case ast.IfExp(body=a, orelse=b):
             yield from (of(a), of(b))
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch" | "F" | "np")), args=[a, *_]):
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id="torch" | "F" | "np")), args=[a, *_]
+        ):
             yield of(a)
-        case ast.Call(func=ast.Attribute(value=a)) | ast.Call(func=ast.Name(), args=[a, *_]):
+        case (
+            ast.Call(func=ast.Attribute(value=a))
+            | ast.Call(func=ast.Name(), args=[a, *_])
+        ):
             yield of(a)
         case ast.UnaryOp(operand=a) | ast.Subscript(value=a):
             yield of(a)
@@ -122,7 +183,9 @@ def other_functions(site):
     func, text = site.node.func, ast.unparse(site.node.func)
     name = getattr(func, "attr", getattr(func, "id", ""))
     found = {o: None for some in FAMILIES if name in some.split() for o in some.split()}
-    yield from ({func: text.removesuffix(name) + other} for other in found if other != name)
+    yield from (
+        {func: text.removesuffix(name) + other} for other in found if other != name
+    )
 
 
 def is_negative(node):
@@ -141,7 +204,9 @@ def other_constants(site):
     elif isinstance(n, bool) or n is None:
         yield str(not n)
     elif isinstance(n, (int, float)):
-        near = [m for m in (n + 1, n - 1, -n, 2 * n, n / 2, n * n) if type(m) is type(n)]
+        near = [
+            m for m in (n + 1, n - 1, -n, 2 * n, n / 2, n * n) if type(m) is type(n)
+        ]
         written = [m for m in site.code.literals if type(m) in (int, float)]
         names = [name for name, v in site.hand.items() if type(v) in (int, type(n))]
         every = *map(repr, (*near, *written, 0, 1, 2, 3, 0.5)), *names, "None"
@@ -152,7 +217,11 @@ def other_negatives(site):
     """Of a number with a minus: the whole is one constant."""
     if is_negative(site.node):
         n = -site.node.operand.value
-        near = (*range(3), n - 1, n + 1, -n, 2 * n) if type(n) is int else (-n, 2 * n, n / 2)
+        near = (
+            (*range(3), n - 1, n + 1, -n, 2 * n)
+            if type(n) is int
+            else (-n, 2 * n, n / 2)
+        )
         names = [name for name, v in site.hand.items() if type(v) is int]
         every = *names, *map(repr, near), *map(repr, site.code.literals), "None"
         yield from (text for text in dict.fromkeys(every) if text != site.text)
@@ -160,18 +229,32 @@ def other_negatives(site):
 
 def other_letters(text):
     """Of an einsum: two exchanged, or one in place of another."""
-    parts, letters = re.split(r"(,|->)", text), sorted(set(re.findall("[a-zA-Z]", text)))
+    parts, letters = (
+        re.split(r"(,|->)", text),
+        sorted(set(re.findall("[a-zA-Z]", text))),
+    )
     for k, part in enumerate(parts if "->" in text else ()):
         pairs = itertools.combinations(range(len(part)), 2)
-        news = [part[:i] + part[j] + part[i + 1 : j] + part[i] + part[j + 1 :] for i, j in pairs]
-        news += [part[:i] + x + part[i + 1 :] for i in range(len(part)) for x in letters]
-        yield from (repr("".join((*parts[:k], new, *parts[k + 1 :]))) for new in news if k % 2 == 0)
+        news = [
+            part[:i] + part[j] + part[i + 1 : j] + part[i] + part[j + 1 :]
+            for i, j in pairs
+        ]
+        news += [
+            part[:i] + x + part[i + 1 :] for i in range(len(part)) for x in letters
+        ]
+        yield from (
+            repr("".join((*parts[:k], new, *parts[k + 1 :])))
+            for new in news
+            if k % 2 == 0
+        )
 
 
 def exchanged(site):
     """Two that stand side by side."""
     match site.node:
-        case ast.BinOp(left=a, op=ast.Sub() | ast.Div() | ast.MatMult() | ast.Pow(), right=b):
+        case ast.BinOp(
+            left=a, op=ast.Sub() | ast.Div() | ast.MatMult() | ast.Pow(), right=b
+        ):
             pairs = [(a, b)]
         case ast.Tuple(elts=some) | ast.List(elts=some) | ast.Call(args=some):
             pairs = itertools.combinations(some[:6], 2)
@@ -183,22 +266,26 @@ def exchanged(site):
 def other_counts(site):
     """Of elements, or of those that a mask leaves."""
     if re.fullmatch(r"len\(.*\)|.*\.(numel\(\)|size\(-?\d\)|shape\[-?\d\])", site.text):
-        for name, t in sorted(site.hand.items(), key=lambda one: one[0] not in site.text):
+        for name, t in sorted(
+            site.hand.items(), key=lambda one: one[0] not in site.text
+        ):
             if torch.is_tensor(t):
                 yield from [f"{name}.sum()"] * (t.dtype is torch.bool)
-                yield from (f"{name}.numel()", *(f"{name}.shape[{d}]" for d in range(t.dim())))
+                yield from (
+                    f"{name}.numel()",
+                    *(f"{name}.shape[{d}]" for d in range(t.dim())),
+                )
 
 
 NAME = ast.Name, ast.Attribute
 VALUE = *NAME, ast.Call, ast.BinOp, ast.Subscript
-CONSTANT = "a constant for a constant"
 EXPRESSIONS = [
     Row("a name for a name", NAME, other_names),
     Row("an operator for an operator", (ast.BinOp, ast.Compare), other_operators),
     Row("a part left out", (*VALUE, ast.UnaryOp, ast.IfExp), without_a_part),
-    Row("a sign", (*VALUE, ast.IfExp), ["-{}"]),
+    Row("a sign", (*VALUE, ast.IfExp), ["-{0}"]),
     Row("a function for a function", (ast.Call,), other_functions),
-    Row(CONSTANT, (ast.Constant, ast.UnaryOp), other_constants),
+    Row("a constant for a constant", (ast.Constant, ast.UnaryOp), other_constants),
     Row("two exchanged", (ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
     Row("a count for a count", (ast.Call, ast.Subscript), other_counts),
 ]
@@ -214,17 +301,23 @@ def edits_of(code, hands, rows=EXPRESSIONS):
     others = ast.Tuple, ast.List, ast.Constant
     for row in rows:
         for node in code.nodes:
-            if isinstance(node, row.kinds) and (node in code.values or isinstance(node, others)):
+            if isinstance(node, row.kinds) and (
+                node in code.values or isinstance(node, others)
+            ):
                 site = Site(code, node, hands.get(code.root(node), {}))
                 for new in site.news(row):
-                    yield Edit(code, node, new if isinstance(new, dict) else {node: new})
+                    yield Edit(
+                        code, node, new if isinstance(new, dict) else {node: new}
+                    )
 
 
 def operands(code, hand):
     """Texts by which something may be multiplied, or which may be added: names first."""
     kinds, scope = ("number", "int", "float", "index"), code.fn.__globals__
     known = {*hand, "torch", "math", *(n for n, v in scope.items() if callable(v))}
-    found = dict.fromkeys([n for n, v in hand.items() if kind_of(v) in kinds] + ["2", "0.5"])
+    found = dict.fromkeys(
+        [n for n, v in hand.items() if kind_of(v) in kinds] + ["2", "0.5"]
+    )
     tensors = [n for n in found if torch.is_tensor(hand.get(n))]
     for part in code.parts:
         if {n.id for n in ast.walk(part) if isinstance(n, ast.Name)} <= known:
@@ -232,13 +325,21 @@ def operands(code, hand):
     found |= {f"{n}.shape[{d}]": None for n in tensors for d in range(hand[n].dim())}
     found |= {f"{n}.numel()": None for n in tensors}
     found |= {f"{n}.unsqueeze(-1)": None for n in tensors if hand[n].dim()}
-    forms = [f"({form.format(n)})" for n in tensors if "grad" not in n for form in FORMS]
+    forms = [
+        f"({form.format(n)})" for n in tensors if "grad" not in n for form in FORMS
+    ]
     return [*list(found)[:MOST], *forms[:MOST]]
 
 
 # --- statements -----------------------------------------------------------------------------------
 
-ASSIGNED = {"=": ("+=",), "+=": ("=", "-="), "-=": ("+=",), "*=": ("/=", "="), "/=": ("*=",)}
+ASSIGNED = {
+    "=": ("+=",),
+    "+=": ("=", "-="),
+    "-=": ("+=",),
+    "*=": ("/=", "="),
+    "/=": ("*=",),
+}
 
 
 def lines_of(code):
@@ -249,13 +350,16 @@ def lines_of(code):
                 old = ast.unparse(line)
                 for at, new in of_a_line(line):
                     before, after = (t.split("\n")[0] for t in (ast.unparse(at), new))
-                    said = Said(STANDS, new=after, old=before)
-                    said = said if new != "pass" else Said("`{line}` were left out", line=before)
+                    said = _(STANDS).format(new=after, old=before)
+                    if new == "pass":
+                        said = _("`{line}` were left out").format(line=before)
                     yield Edit(code, line, {at: new}, said)
                 for other in block[k + 1 : k + 4]:
                     new = ast.unparse(other)
                     if "\n" not in old + new:
-                        said = Said("`{line}` came before `{other}`", line=new, other=old)
+                        said = _("`{line}` came before `{other}`").format(
+                            line=new, other=old
+                        )
                         yield Edit(code, other, {line: new, other: old}, said)
 
 
@@ -264,12 +368,20 @@ def of_a_line(line):
     match line:
         case ast.If(test=test):
             yield from ((test, new) for new in ("True", "False", f"not {of(test)}"))
-        case ast.Assign(targets=[target], value=value) | ast.AugAssign(target=target, value=value):
-            sign = f"{OPERATORS.get(type(line.op))}=" if isinstance(line, ast.AugAssign) else "="
+        case (
+            ast.Assign(targets=[target], value=value)
+            | ast.AugAssign(target=target, value=value)
+        ):
+            sign = "="
+            if isinstance(line, ast.AugAssign):
+                sign = f"{OPERATORS.get(type(line.op))}="
             left, right = ast.unparse(target), ast.unparse(value)
             yield line, "pass"
-            yield from ((line, f"{left} {new} {right}") for new in ASSIGNED.get(sign, ()))
-            if isinstance(target, ast.Subscript):  # of indices that are repeated, all count
+            yield from (
+                (line, f"{left} {new} {right}") for new in ASSIGNED.get(sign, ())
+            )
+            # Of indices that are repeated, all count.
+            if isinstance(target, ast.Subscript):
                 t, i = ast.unparse(target.value), ast.unparse(target.slice)
                 yield line, f"{t}.index_add_(0, {i}, {right})"
                 yield line, f"{t}.index_put_(({i},), {right}, accumulate=True)"
@@ -282,21 +394,18 @@ def of_a_line(line):
 
 def kept_in_autograd(site):
     match site.node:
-        case ast.Call(func=ast.Attribute(value=a, attr="detach" | "item" | "numpy" | "tolist")):
+        case ast.Call(
+            func=ast.Attribute(value=a, attr="detach" | "item" | "numpy" | "tolist")
+        ):
             yield of(a)
         case ast.Attribute(value=a, attr="data"):
             yield of(a)
-        case ast.Call(func=ast.Attribute(attr="Parameter" | "tensor" | "as_tensor"), args=[a, *_]):
+        case ast.Call(
+            func=ast.Attribute(attr="Parameter" | "tensor" | "as_tensor"), args=[a, *_]
+        ):
             yield of(a)
         case ast.Call(func=ast.Attribute(attr="no_grad"), args=[]):
             yield "torch.enable_grad()"
 
 
-def other_flags(site):
-    if re.fullmatch(r"ctx\.needs_input_grad\[\d\]", site.text):
-        yield from (f"{site.text[:-2]}{k}]" for k in range(6) if str(k) != site.text[-2])
-
-
-FLAGS = [Row("a flag for a flag", (ast.Subscript,), other_flags)]
 CUTS = [Row("what leaves autograd", (ast.Call, ast.Attribute), kept_in_autograd)]
-DETACHED = [Row("taken for a constant", VALUE, ["{}.detach()"])]

@@ -8,9 +8,17 @@ import math
 
 import torch
 
-from ..function.raised import CallError
+from ..function.isolation import CallError
 from ..function.subject import of_sizes, smaller, with_other_arguments
-from ..function.tensors import Dice, as_vector, largest, of_the_same_kind, position, scale, shaped
+from ..function.tensors import (
+    Dice,
+    as_vector,
+    largest,
+    of_the_same_kind,
+    position,
+    scale,
+    shaped,
+)
 from .slopes import agrees, slopes_along, vector
 
 CORNER = 5, 6, 8, 12  # the size of a dimension, where forward permits it
@@ -29,7 +37,9 @@ class Point:
         run = subject.run(values)
         self.names, self.outputs = run.names, [o.detach() for o in run.outputs]
         self.y0 = [as_vector(o) for o in self.outputs]
-        self.vs = [[dice.normal(o), dice.normal(o), torch.ones_like(o)] for o in self.outputs]
+        self.vs = [
+            [dice.normal(o), dice.normal(o), torch.ones_like(o)] for o in self.outputs
+        ]
         for vs, factor in zip(self.vs, factors or (), strict=bool(factors)):
             vs[:] = [v * shaped(factor, v) for v in vs]
         self.known, self.returned = {}, {}  # by input, by output
@@ -42,7 +52,11 @@ class Point:
         full = [torch.zeros_like(t) for t in self.outputs]  # not None
         for o, v in vs.items():
             like = full[o]
-            full[o] = v if v.shape == like.shape and v.dtype == like.dtype else shaped(v, like)
+            full[o] = (
+                v
+                if v.shape == like.shape and v.dtype == like.dtype
+                else shaped(v, like)
+            )
         return self.subject.gradients(self.values, full)
 
     def given(self, o):
@@ -54,7 +68,9 @@ class Point:
     def slopes(self, i, u):
         """The `Slope` of each output along the move u of input i."""
         moves = {i: u.reshape(self.values[i].shape)}
-        return slopes_along(self.subject.forward, self.values, moves, self.y0, self.subject.eps)
+        return slopes_along(
+            self.subject.forward, self.values, moves, self.y0, self.subject.eps
+        )
 
     def units(self, i, s):
         """The moves of element s of input i alone, and of its imaginary part; and their size."""
@@ -80,11 +96,16 @@ class Point:
         if n <= self.limit:
             return list(range(n))
         drawn = torch.randint(n, (self.limit,), generator=self.dice.generator).tolist()
-        return sorted({0, n - 1, *drawn, *(self.suspect(i, o) for o in range(len(self.outputs)))})
+        return sorted(
+            {0, n - 1, *drawn, *(self.suspect(i, o) for o in range(len(self.outputs)))}
+        )
 
     def suspect(self, i, o):
         """By bisection, an element of input i whose gradient is wrong, if one is."""
-        v, move = as_vector(self.vs[o][0]), self.dice.direction(self.values[i]).reshape(-1)
+        v, move = (
+            as_vector(self.vs[o][0]),
+            self.dice.direction(self.values[i]).reshape(-1),
+        )
         given = vector(self.given(o)[0][i], move)
         low, high = 0, len(move)
         while high - low > 1:
@@ -98,7 +119,9 @@ class Point:
         """What `expected` says of each output, by moving one element after the other."""
         weights = [torch.stack([as_vector(v) for v in vs]) for vs in self.vs]
         noise = max(1e-11, 16 * self.subject.eps)
-        rounding = [noise * (w * y).norm(dim=1) for w, y in zip(weights, self.y0, strict=True)]
+        rounding = [
+            noise * (w * y).norm(dim=1) for w, y in zip(weights, self.y0, strict=True)
+        ]
         few = [self.values[i].numel() * len(y) <= 4096 for y in self.y0]
         rows, found = [[] for _ in self.outputs], []
         for s in elements.tolist():
@@ -107,11 +130,15 @@ class Point:
                     value = unit * (weights[o] @ slope.value)
                     error = 10 * (weights[o].abs() @ slope.error) + rounding[o]
                     column = slope.value / step if few[o] else slope.value[:0]
-                    rows[o].append((value / step, error / step, slope.trusted.all(), column))
+                    rows[o].append(
+                        (value / step, error / step, slope.trusted.all(), column)
+                    )
         for row, is_few in zip(rows, few, strict=True):
             value, error, trusted, jacobian = map(torch.stack, zip(*row, strict=True))
             # Of a complex element, the two parts are added.
-            value, error = (t.reshape(len(elements), -1, 3).sum(1).T for t in (value, error))
+            value, error = (
+                t.reshape(len(elements), -1, 3).sum(1).T for t in (value, error)
+            )
             trusted = trusted.reshape(len(elements), -1).all(1)
             found.append((value, error, trusted, jacobian.T if is_few else None))
         return found
@@ -138,7 +165,9 @@ class Measurement:
         self.elements, found = point.expected(i)
         self.expected, self.error, trusted, self.jacobian = found[o]
         self.sampled = self.given[:, self.elements]
-        self.trusted = trusted & (self.sampled.isfinite() & self.expected.isfinite()).all(0)
+        self.trusted = trusted & (
+            self.sampled.isfinite() & self.expected.isfinite()
+        ).all(0)
         self.sparse = len(self.elements) < self.x.numel()
         self.limit = self.error + tolerance * largest(self.expected[:, self.trusted])
         self.zero = (self.expected.abs() <= self.limit).all(0)
@@ -146,12 +175,16 @@ class Measurement:
         self.near = off <= self.limit
         # What is too small to show beside numbers of the size of 1 may be lost inside forward.
         weights = as_vector(self.vs[0]).abs().max()
-        shows = (off * scale(self.x).reshape(-1)[self.elements] > HIDDEN * weights).any(0)
+        shows = (off * scale(self.x).reshape(-1)[self.elements] > HIDDEN * weights).any(
+            0
+        )
         self.trusted &= self.near.all(0) | shows
         self.whole = not self.sparse and bool(self.trusted.all())
         self.wrong = self.trusted & ~self.near.all(0)
         self.right = self.trusted & ~self.wrong
-        self.is_identity = self.shape == tuple(self.y.shape) and bool((self.x == self.y).all())
+        self.is_identity = self.shape == tuple(self.y.shape) and bool(
+            (self.x == self.y).all()
+        )
 
     def fits(self, rows):
         """Are these gradients right?
@@ -170,7 +203,9 @@ class Measurement:
         if not known.any() or mask is not None and self.zero[known].all():
             return False
         rows = zip(rows, self.expected, self.limit, strict=False)
-        return all(bool(((row - e).abs() <= limit)[known].all()) for row, e, limit in rows)
+        return all(
+            bool(((row - e).abs() <= limit)[known].all()) for row, e, limit in rows
+        )
 
     @property
     def is_right_for_ones(self):
@@ -200,7 +235,10 @@ class Measurement:
     def rows_of(self, run):
         """The gradients that this run gives, for one v after the other."""
         for v in self.vs:
-            vs = [v if o == self.o else torch.zeros_like(t) for o, t in enumerate(run.outputs)]
+            vs = [
+                v if o == self.o else torch.zeros_like(t)
+                for o, t in enumerate(run.outputs)
+            ]
             yield self.row(self.subject.backward(run, vs, retain=True)[self.i])
 
     def beside(self, i=None, o=None):
@@ -231,14 +269,20 @@ class Measurement:
         names = self.input, *self.subject.names, *self.subject.inputs
         values = self.x, *self.subject.tensors, *self.point.values
         named = {f"`{name}`": t for name, t in zip(names, values, strict=True)}
-        return {name: t for name, t in named.items() if t.numel() > 1} | {self.output: self.y}
+        return {name: t for name, t in named.items() if t.numel() > 1} | {
+            self.output: self.y
+        }
 
     @functools.cached_property
     def passed(self):
         """grad_output itself, summed or expanded to the input's shape, a row for each; or None."""
         try:
-            vs = [v.expand(self.shape) if v.dim() < len(self.shape) or v.numel() < self.x.numel()
-                  else v.sum_to_size(self.shape) for v in self.vs]  # fmt: skip
+            vs = [
+                v.expand(self.shape)
+                if v.dim() < len(self.shape) or v.numel() < self.x.numel()
+                else v.sum_to_size(self.shape)
+                for v in self.vs
+            ]
         except RuntimeError:
             return None
         return torch.stack([self.row(v) for v in vs])
@@ -253,21 +297,38 @@ class Measurement:
         """The worst element and the angle; both Jacobians, if they are small."""
         off = torch.where(self.trusted, (self.sampled - self.expected).abs(), -1.0)
         # The first of those that are about the worst, lest rounding should choose.
-        k, s = divmod(int((off >= 0.99 * off.max()).reshape(-1).nonzero()[0]), off.shape[1])
+        k, s = divmod(
+            int((off >= 0.99 * off.max()).reshape(-1).nonzero()[0]), off.shape[1]
+        )
         given, expected = self.sampled[k, s].item(), self.expected[k, s].item()
         expected = expected if abs(expected) > self.limit[k, s] else 0.0
-        seen = {"at": position(self.elements[s], self.shape), "given": given, "expected": expected}
+        seen = {
+            "at": position(self.elements[s], self.shape),
+            "given": given,
+            "expected": expected,
+        }
         if expected:
             seen["ratio"] = given / expected
         elif k == 2 and self.is_zero_for_ones_only:
             seen["grad_output"] = "ones"
-        a, b = self.sampled[:, self.trusted].reshape(-1), self.expected[:, self.trusted].reshape(-1)
+        a, b = (
+            self.sampled[:, self.trusted].reshape(-1),
+            self.expected[:, self.trusted].reshape(-1),
+        )
         if a.any() and b.norm() > self.limit.max():
             cosine = (torch.vdot(a, b).real / (a.norm() * b.norm())).clamp(-1, 1).item()
             seen["angle"] = f"{math.degrees(math.acos(cosine)):.0f}°"
-        if self.jacobian is not None and not self.x.is_complex() and not self.y.is_complex():
-            one_hot = torch.eye(self.y.numel(), dtype=self.y.dtype, device=self.y.device)
-            seen["given_jacobian"] = torch.stack([self.vjp(v.view_as(self.y)) for v in one_hot])
+        if (
+            self.jacobian is not None
+            and not self.x.is_complex()
+            and not self.y.is_complex()
+        ):
+            one_hot = torch.eye(
+                self.y.numel(), dtype=self.y.dtype, device=self.y.device
+            )
+            seen["given_jacobian"] = torch.stack(
+                [self.vjp(v.view_as(self.y)) for v in one_hot]
+            )
             seen["expected_jacobian"] = self.jacobian
         return seen
 
@@ -319,7 +380,9 @@ class Measurements(tuple):
         """(elements, given / expected) of each point, if that is the same for every v, or None."""
         found = []
         for m in self:
-            rows = (m.expected.abs() > m.limit)[:, m.trusted].any(1)  # ones may give zeros
+            rows = (m.expected.abs() > m.limit)[:, m.trusted].any(
+                1
+            )  # ones may give zeros
             if not rows.any():
                 return None
             expected = m.expected[rows]
@@ -327,7 +390,10 @@ class Measurements(tuple):
             ratio = m.sampled[rows][:, keep] / expected[:, keep]
             same = (ratio - ratio[:1]).abs() <= 1e-3 * largest(ratio)
             extra = (m.sampled.abs() > m.limit)[:, m.trusted & m.zero]
-            if not (same.all() and (m.wrong & keep).any() and ratio.any()) or extra.any():
+            if (
+                not (same.all() and (m.wrong & keep).any() and ratio.any())
+                or extra.any()
+            ):
                 return None
             found.append((m.elements[keep], ratio[0]))
         return found
@@ -346,9 +412,13 @@ class Measurements(tuple):
         """The first where the values of each input stand in the opposite order: a list, or []."""
         m = self[0]
         turned = [v.flip(tuple(range(v.dim()))) for v in m.point.values]
-        turned = [of_the_same_kind(v, t) for v, t in zip(m.point.values, turned, strict=True)]
+        turned = [
+            of_the_same_kind(v, t) for v, t in zip(m.point.values, turned, strict=True)
+        ]
         # What fits so many elements is no chance.
-        return [] if m.sparse or m.subject.is_slow else [*m.at_each([(m.subject, turned)])]
+        return (
+            [] if m.sparse or m.subject.is_slow else [*m.at_each([(m.subject, turned)])]
+        )
 
     def each(self):
         """Each alone, and the first where the values stand in another order, if they can."""
@@ -361,7 +431,9 @@ class Measurements(tuple):
         m, most = self[0], 1 if self[0].subject.is_slow else 3
         found = [*self.again, *itertools.islice(m.varied(FEW), most)]
         if not (m.sparse or self.whole):  # of one row, or one column, less
-            found += m.at_each(((other, other.values) for other in smaller(m.subject)), FEW)
+            found += m.at_each(
+                ((other, other.values) for other in smaller(m.subject)), FEW
+            )
         return [m for m in (*self.whole, *found) if m.trusted.any()]
 
 
@@ -378,9 +450,13 @@ def in_a_corner(ms):
             if m < n and (cut := of_sizes(ms[0].subject, few | {n: m})):
                 few[n], subject = m, cut
                 break
-    with contextlib.suppress(CallError, RuntimeError, IndexError, ValueError, TypeError):
+    with contextlib.suppress(
+        CallError, RuntimeError, IndexError, ValueError, TypeError
+    ):
         found = [ms[0].at(subject, subject.values)]
-        corner = Measurements(found, wrong_through=ms.wrong_through, whole=ms, together=ms.together)
+        corner = Measurements(
+            found, wrong_through=ms.wrong_through, whole=ms, together=ms.together
+        )
         return corner if few and corner[0].wrong.any() else None
     return None
 

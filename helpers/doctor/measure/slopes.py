@@ -8,7 +8,7 @@ import torch
 
 from ..function.tensors import as_vector, largest, position
 from ..report import brief, note
-from ..said import listed
+from ..words import listed
 
 KINK = note(
     "kink",
@@ -21,7 +21,10 @@ NOT_JUDGED = note(
     "nearby; the other elements were judged.",
 )
 MANY = 16  # inputs
-WIDE, NARROW = [k / 300 for k in range(3, 10)], [3e-3 * 0.1**k for k in range(7)]  # steps
+WIDE, NARROW = (
+    [k / 300 for k in range(3, 10)],
+    [3e-3 * 0.1**k for k in range(7)],
+)  # steps
 PART = 0.29  # of a step. Where a function moves in steps of its own, 1/2 and 1/4 agree by chance.
 
 
@@ -50,7 +53,12 @@ def slopes_along(f, values, moves, y0, eps):
     for h in (1e-3, 1e-5, 1e-7) if eps < 1e-10 else (3e-2, 1e-2):
         steps = h, -h, PART * h, -PART * h
         sides = zip(*(probe if t == 1e-3 else at(t) for t in steps), strict=True)
-        if all([found.refine(each, h, eps) for found, each in zip(best, sides, strict=True)]):
+        if all(
+            [
+                found.refine(each, h, eps)
+                for found, each in zip(best, sides, strict=True)
+            ]
+        ):
             break
     return [found.slope() for found in best]
 
@@ -70,19 +78,25 @@ class WideSteps:
     def __init__(self, f, values, moves):
         self.at = functools.partial(moved_by, f, values, moves)
         halves = [self.half(h) for h in WIDE]
-        self.slopes = [sum(h * half for h, half in zip(WIDE, of_output, strict=True))
-                       / sum(h * h for h in WIDE)
-                       for of_output in zip(*halves, strict=True)]  # fmt: skip
+        self.slopes = [
+            sum(h * half for h, half in zip(WIDE, of_output, strict=True))
+            / sum(h * h for h in WIDE)
+            for of_output in zip(*halves, strict=True)
+        ]
 
     def half(self, h):
         """Half of what each output changes by, from one side to the other."""
-        return [(high - low) / 2 for high, low in zip(self.at(h), self.at(-h), strict=True)]
+        return [
+            (high - low) / 2 for high, low in zip(self.at(h), self.at(-h), strict=True)
+        ]
 
     def rest(self, o):
         """By how much output o is off from that slope over narrow steps, where it is at all."""
         slope = self.slopes[o]
         off = {h: largest(self.half(h)[o] - h * slope) for h in NARROW}
-        return max(size if size > 1e-2 * h * largest(slope) else 0.0 for h, size in off.items())
+        return max(
+            size if size > 1e-2 * h * largest(slope) else 0.0 for h, size in off.items()
+        )
 
 
 def in_float32(t):
@@ -109,12 +123,23 @@ class Differences:
         reach, small = torch.maximum(near_p.abs(), y.abs()), PART * h
         self.size = size = max(self.size, largest(reach))
         first, second = (p - m) / (2 * h), (near_p - near_m) / (2 * small)
-        value = (second - PART**2 * first) / (1 - PART**2)  # at 0; both err with their square
-        reach = reach.clamp(min=0.1 * size) if eps > 1e-10 else reach  # what cancelled was larger
+        value = (second - PART**2 * first) / (
+            1 - PART**2
+        )  # at 0; both err with their square
+        reach = (
+            reach.clamp(min=0.1 * size) if eps > 1e-10 else reach
+        )  # what cancelled was larger
         noise = 16 * eps * reach / h
-        wide, narrow = (p + m - 2 * y).abs() / h, (near_p + near_m - 2 * y).abs() / small
-        rounding = 16 * eps * size / small  # what has been summed, as in an FFT, may be as large
-        kink = (narrow > 0.5 * wide) & (narrow > 1e-4 * value.abs() + 16 * noise + rounding)
+        wide, narrow = (
+            (p + m - 2 * y).abs() / h,
+            (near_p + near_m - 2 * y).abs() / small,
+        )
+        rounding = (
+            16 * eps * size / small
+        )  # what has been summed, as in an FFT, may be as large
+        kink = (narrow > 0.5 * wide) & (
+            narrow > 1e-4 * value.abs() + 16 * noise + rounding
+        )
         # What does not move at this step is lost in rounding, which may move it at random.
         bad = kink | ~changes | ~value.isfinite()
         error = torch.where(bad, torch.inf, (value - second).abs() + noise)
@@ -149,15 +174,26 @@ def edges(point, i):
 
     As far as calls suffice. The note tells of the first kink: its slopes to both sides stay apart.
     """
-    value, coarse = point.values[i], point.subject.eps > 1e-10  # so that all looks broken
-    y, moved = torch.cat(point.y0), functools.partial(moved_by, point.subject.forward, point.values)
-    found, seen = torch.zeros(value.numel(), dtype=torch.bool, device=value.device), None
+    value, coarse = (
+        point.values[i],
+        point.subject.eps > 1e-10,
+    )  # so that all looks broken
+    y, moved = (
+        torch.cat(point.y0),
+        functools.partial(moved_by, point.subject.forward, point.values),
+    )
+    found, seen = (
+        torch.zeros(value.numel(), dtype=torch.bool, device=value.device),
+        None,
+    )
     floor = 1e-9 * (largest(y) + 1e-300)
     for s in range(0 if coarse else min(value.numel(), point.limit)):
         _, u, step = next(point.units(i, s))
         u = {i: u.reshape(value.shape)}
-        wide, narrow = (torch.stack([torch.cat(moved(u, t)) - y for t in (h, -h)])
-                        for h in (1e-5, 1e-7))  # fmt: skip
+        wide, narrow = (
+            torch.stack([torch.cat(moved(u, t)) - y for t in (h, -h)])
+            for h in (1e-5, 1e-7)
+        )
         size = wide.abs().amax(0)
         jumps = (narrow.abs() > 0.5 * wide.abs()) & (narrow.abs() > floor)
         bends = (wide[0] + wide[1]).abs() > 1e-3 * size + floor
@@ -168,7 +204,7 @@ def edges(point, i):
             slopes = listed(map(brief, sorted([ahead, -behind])), " and ")
             seen = {"at": position(s, value.shape), "slopes": slopes}
     x = point.subject.inputs[i]
-    return found.reshape(value.shape), KINK(x, seen=seen) if seen else NOT_JUDGED(x)
+    return found.reshape(value.shape), KINK(x, values=seen) if seen else NOT_JUDGED(x)
 
 
 # --- which derivatives are wrong ------------------------------------------------------------------
@@ -180,9 +216,18 @@ def is_large(values):
 
 
 def screen(
-    f, vjp, values, dice, eps, tolerance, y0=None, turns=2, symmetric=False, floor=1e-11,
+    f,
+    vjp,
+    values,
+    dice,
+    eps,
+    tolerance,
+    y0=None,
+    turns=2,
+    symmetric=False,
+    floor=1e-11,
     still=None,
-):  # fmt: skip
+):
     """Which derivatives are wrong, by v · J · u; vjp({o: v}) gives the gradients of output o.
 
     y0: f(values), if it is known. turns: the number of v and u, if that is not too much work. The
@@ -196,7 +241,9 @@ def screen(
     """
     y0 = f(values) if y0 is None else y0
     direction = functools.partial(dice.direction, symmetric=symmetric)
-    screening = Screening(f, vjp, values, y0, eps, tolerance, max(floor, eps), direction, still)
+    screening = Screening(
+        f, vjp, values, y0, eps, tolerance, max(floor, eps), direction, still
+    )
     for turn in range(1 if is_large(values) else turns):
         screening.turn(dice, turn > 0)
     return screening.verdict, screening.doubts, screening.weights
@@ -205,7 +252,9 @@ def screen(
 class Screening:
     """All inputs are moved at once, and one by one only where that does not agree."""
 
-    def __init__(self, f, vjp, values, y0, eps, tolerance, floor, direction, still=None):
+    def __init__(
+        self, f, vjp, values, y0, eps, tolerance, floor, direction, still=None
+    ):
         self.f, self.vjp, self.values, self.y0, self.eps = f, vjp, values, y0, eps
         self.tolerance, self.floor, self.direction = tolerance, floor, direction
         self.still = still or {}
@@ -245,27 +294,40 @@ class Screening:
         """
         self.y, everything = torch.cat(self.y0), joined(slopes)
         known = everything.trusted.double().mean().item()
-        if not everything.value.isfinite().all() or known < (0.99 if len(self.which) > 4 else 1):
+        if not everything.value.isfinite().all() or known < (
+            0.99 if len(self.which) > 4 else 1
+        ):
             return None
         # No output hides another, either.
-        sizes = [(w * s.value).norm() for w, s in zip(self.weights, slopes, strict=True)]
-        vs = [v * w / (n or 1.0) for v, w, n in zip(self.vs, self.weights, sizes, strict=True)]
+        sizes = [
+            (w * s.value).norm() for w, s in zip(self.weights, slopes, strict=True)
+        ]
+        vs = [
+            v * w / (n or 1.0)
+            for v, w, n in zip(self.vs, self.weights, sizes, strict=True)
+        ]
         self.v = torch.where(everything.trusted, torch.cat(vs), 0.0)
         grads = self.vjp(dict(enumerate(self.v.split([len(y) for y in self.y0]))))
-        self.products = {i: vector(grads[i], u) * as_vector(u) for i, u in self.moves.items()}
+        self.products = {
+            i: vector(grads[i], u) * as_vector(u) for i, u in self.moves.items()
+        }
         if not all(p.isfinite().all() for p in self.products.values()):
             return None
         weigh = {i: p.norm().item() for i, p in self.products.items()}
         most, groups = max(weigh.values()) or 1.0, {}
         for i, size in weigh.items():
-            groups.setdefault(math.ceil(math.log10(max(size / most, 1e-16))), []).append(i)
+            groups.setdefault(
+                math.ceil(math.log10(max(size / most, 1e-16))), []
+            ).append(i)
         known = [everything] if len(groups) == 1 else [None] * len(groups)
         pairs = zip(groups.values(), known, strict=True)
         return [group for group, slope in pairs if not self.group_agrees(group, slope)]
 
     def group_agrees(self, group, slope=None):
         slope = slope or joined(self.slopes({i: self.moves[i] for i in group}))
-        return self.agree(self.v, slope, torch.cat([self.products[i] for i in group]), self.y)
+        return self.agree(
+            self.v, slope, torch.cat([self.products[i] for i in group]), self.y
+        )
 
     def one_of(self, group):
         """An input of this group that is wrong, by bisection."""
@@ -277,10 +339,16 @@ class Screening:
     def each(self):
         """Judge the inputs one by one."""
         slopes = {i: self.slopes({i: self.moves[i]}) for i in self.which}
-        self.doubts |= {i for i, found in slopes.items() for s in found
-                        if (~s.trusted & s.value.isfinite()).any()}  # fmt: skip
+        self.doubts |= {
+            i
+            for i, found in slopes.items()
+            for s in found
+            if (~s.trusted & s.value.isfinite()).any()
+        }
         for o, v in enumerate(self.vs):
-            trusted = torch.stack([found[o].trusted for found in slopes.values()]).all(0)
+            trusted = torch.stack([found[o].trusted for found in slopes.values()]).all(
+                0
+            )
             v = torch.where(trusted, v * self.weights[o], 0.0)
             grads = self.vjp({o: v})
             for i, found in slopes.items():
@@ -298,7 +366,9 @@ def vector(grad, like):
 
 def joined(slopes):
     """The slopes of all outputs as those of one."""
-    return Slope(*(torch.cat(parts) for parts in zip(*map(astuple, slopes), strict=True)))
+    return Slope(
+        *(torch.cat(parts) for parts in zip(*map(astuple, slopes), strict=True))
+    )
 
 
 def leveled(slope):

@@ -14,9 +14,16 @@ COARSE = "too-coarse", "coarse-forward"
 NOISY = *ANOTHER, "backward-not-finite", "too-coarse"
 UNJUDGED = *ANOTHER, *NOT_FINITE, "saved-modified", "raised", *COARSE
 NO_SECOND = (
-    *NOT_FINITE, "error", "unfaithful", "estimator", "gradient-none", "gradient-dtype",
-    "output-dtype", "singular", *COARSE,
-)  # fmt: skip
+    *NOT_FINITE,
+    "error",
+    "unfaithful",
+    "estimator",
+    "gradient-none",
+    "gradient-dtype",
+    "output-dtype",
+    "singular",
+    *COARSE,
+)
 TRIALS = [  # in the order in which they are made
     Trial(forward.there_are_inputs),
     Trial(forward.numbers_that_are_given),
@@ -28,15 +35,17 @@ TRIALS = [  # in the order in which they are made
     Trial(backward.outputs_require_a_gradient),
     Trial(backward.what_backward_does),
     Trial(backward.gradients_are_finite),
-    Trial(again.repeated, unless=["saved-modified"]),  # what is not so has no derivative
+    Trial(
+        again.repeated, unless=["saved-modified"]
+    ),  # what is not so has no derivative
     Trial(derivative.derivative_of_forward, unless=NOISY),
     Trial(again.layouts, unless=ANOTHER),
-    Trial(again.unused_outputs, unless=(*ANOTHER, *NOT_FINITE, "singular"), edits="backward"),
-    Trial(again.one_input, unless=(*ANOTHER, "swapped"), edits="backward"),
+    Trial(again.unused_outputs, unless=(*ANOTHER, *NOT_FINITE, "singular")),
+    Trial(again.one_input, unless=(*ANOTHER, "swapped")),
     Trial(derivative.with_other_numbers, unless=("error", *COARSE, "input-not-finite")),
     Trial(second_derivative.second_derivative, unless=NO_SECOND),
-    Trial(transforms.forward_mode, unless=UNJUDGED, edits="jvp"),
-    Trial(transforms.over_batches, unless=UNJUDGED, edits="vmap"),
+    Trial(transforms.forward_mode, unless=UNJUDGED),
+    Trial(transforms.over_batches, unless=UNJUDGED),
     Trial(backward.precision_of_backward, unless=["error"]),
     Trial(backward.as_given, unless=["error"]),
 ]

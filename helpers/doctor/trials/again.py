@@ -7,16 +7,15 @@ table of `__init__.py`, and a patient.
 import contextlib
 import functools
 import re
-from dataclasses import replace
 
 import torch
 
 from ..causes.exceptions import told
 from ..function.budget import Work
-from ..function.raised import CallError
+from ..function.isolation import CallError
 from ..function.subject import graph, name_of, smaller, with_other_arguments
 from ..report import error, warning
-from ..said import listed
+from ..words import N_, _, listed
 
 NOT_DETERMINISTIC = error(
     "backward-not-deterministic",
@@ -26,6 +25,7 @@ NOT_DETERMINISTIC = error(
 STATE_BETWEEN_CALLS = error(
     "state-between-calls",
     "The gradient of {x} is another {when}.",
+    look="what is kept outside ctx, and memory never filled, as of torch.empty",
 )
 LAYOUT = error(
     "grad-output-layout",
@@ -34,7 +34,7 @@ LAYOUT = error(
 )
 NONE_NOT_HANDLED = error(
     "none-not-handled",
-    "Backward {fails} None, which arrives for an output that is not used.",
+    "Backward {fails} None, which arrives for an output that is not used, or when what follows passes no gradient on.",
     look="set_materialize_grads(False) demands an answer to None",
 )
 ONLY_ONCE = warning(
@@ -66,9 +66,15 @@ def calls_between(exam):
     """With other inputs, other signs, fewer rows and other arguments."""
     subject, near = exam.subject, [exam.dice.nearby(v) for v in exam.subject.values]
     run = subject.run(subject.values)
-    others = [(subject, near), (subject, [-v.flip(tuple(range(v.dim()))) for v in near])]
+    others = [
+        (subject, near),
+        (subject, [-v.flip(tuple(range(v.dim()))) for v in near]),
+    ]
     others += [(other, other.values) for other in smaller(subject)]
-    for other, values in (*others, *((other, near) for other in with_other_arguments(subject))):
+    for other, values in (
+        *others,
+        *((other, near) for other in with_other_arguments(subject)),
+    ):
         with contextlib.suppress(CallError):
             other.run(values, seed=3)
     try:
@@ -78,13 +84,23 @@ def calls_between(exam):
 
 
 REPEATED = (  # text, when, gradients
-    (NOT_DETERMINISTIC, "the second time", second_time),
-    (NOT_DETERMINISTIC, "for another random state, because it draws random numbers",
-     lambda exam: second_time(exam, seed=2)),
-    (STATE_BETWEEN_CALLS, "in a later call with the same inputs", lambda exam: exam.gradients()),
-    (STATE_BETWEEN_CALLS, "if forward runs once more, with other inputs, before backward",
-     calls_between),
-)  # fmt: skip
+    (NOT_DETERMINISTIC, N_("the second time"), second_time),
+    (
+        NOT_DETERMINISTIC,
+        N_("for another random state, because it draws random numbers"),
+        functools.partial(second_time, seed=2),
+    ),
+    (
+        STATE_BETWEEN_CALLS,
+        N_("in a later call with the same inputs"),
+        lambda exam: exam.gradients(),
+    ),
+    (
+        STATE_BETWEEN_CALLS,
+        N_("if forward runs once more, with other inputs, before backward"),
+        calls_between,
+    ),
+)
 
 
 def repeated(exam):
@@ -92,10 +108,8 @@ def repeated(exam):
     for text, when, changed in REPEATED:
         raising = ONLY_ONCE if text is NOT_DETERMINISTIC else None
         changed = functools.partial(changed, exam)
-        found = list(exam.compare(text, changed, raising=raising, when=when))
-        for finding in found:
-            yield replace(finding, look=finding.look or exam.outside.left)  # after the calls
-        if found:
+        same = yield from exam.compare(text, changed, raising=raising, when=_(when))
+        if not same:
             return
 
 
@@ -114,10 +128,16 @@ def layouts(exam):
     outputs = exam.run.outputs
     ones = [torch.ones_like(o, memory_format=torch.contiguous_format) for o in outputs]
     views = [o.new_ones(()).expand(o.shape) for o in outputs]
-    expected, when = exam.gradients(ones), "an expanded view, as `.sum()` makes it"
-    if (yield from exam.compare(LAYOUT, lambda: exam.gradients(views), expected, when=when)):
+    expected, when = exam.gradients(ones), _("an expanded view, as `.sum()` makes it")
+    if (
+        yield from exam.compare(
+            LAYOUT, lambda: exam.gradients(views), expected, when=when
+        )
+    ):
         apart = [strided(v) for v in exam.vs]
-        yield from exam.compare(LAYOUT, lambda: exam.gradients(apart), when="not contiguous")
+        yield from exam.compare(
+            LAYOUT, lambda: exam.gradients(apart), when=_("not contiguous")
+        )
 
 
 class Nothing(torch.autograd.Function):
@@ -140,28 +160,34 @@ def unused_outputs(exam):
     for used in ([], *alone) if outputs else ():
         zeros = [v if k in used else torch.zeros_like(v) for k, v in enumerate(exam.vs)]
         found = functools.partial(with_none, exam, used)
-        if not (yield from exam.compare(NONE_NOT_HANDLED, found, exam.gradients(zeros))):
+        if not (
+            yield from exam.compare(NONE_NOT_HANDLED, found, exam.gradients(zeros))
+        ):
             return
 
 
 def with_none(exam, used):
     """The gradients where None arrives for all outputs but these."""
     run = exam.subject.run(exam.subject.values)
-    run.outputs = [o if k in used else Nothing.apply(o) for k, o in enumerate(run.outputs)]
+    run.outputs = [
+        o if k in used else Nothing.apply(o) for k, o in enumerate(run.outputs)
+    ]
     return exam.subject.backward(run, exam.vs)
 
 
 def has_own_nodes(exam):
     """Is a Function involved, or are all nodes PyTorch's own, which are right in these respects?"""
     names = [name_of(node) for node in graph(exam.run.outputs)]
-    return not all(re.search(r"Backward\d+$|AccumulateGrad$|CopySlices$", name) for name in names)
+    return not all(
+        re.search(r"Backward\d+$|AccumulateGrad$|CopySlices$", name) for name in names
+    )
 
 
 def in_vain(exam, i, returned):
     """Of the gradients that backward returned, those that are no step on the way to that of i."""
     subject, x = exam.subject, exam.subject.inputs[i]
     run = subject.run(subject.values)
-    with contextlib.suppress(CallError), exam.watched() as (_, recorded):
+    with contextlib.suppress(CallError), exam.watched() as (_handed, recorded):
         subject.backward(run, exam.vs, create=True)
         steps = set(graph([recorded[x]])) if x in recorded else set()
         returned = [name for name in returned if recorded[name].grad_fn not in steps]
@@ -177,14 +203,16 @@ def one_input(exam):
     def alone(which):
         """Its gradients, what backward returned, the operations, whether an output requires one."""
         run = subject.run(subject.values, which)
-        with Work() as work, exam.watched() as (_, returned):
+        with Work() as work, exam.watched() as (_handed, returned):
             grads = subject.backward(run, exam.vs)
         return grads, returned, work.flops, any(o.requires_grad for o in run.outputs)
 
-    _, _, total, _ = alone(True)
+    *_rest, total, _graded = alone(True)
     for i, x in enumerate(subject.inputs):
         try:
-            grads, returned, spent, graded = alone([j == i for j in range(len(subject.values))])
+            grads, returned, spent, graded = alone(
+                [j == i for j in range(len(subject.values))]
+            )
         except CallError as raised:
             if raised.phase == "backward":  # else forward itself asks for a gradient
                 severity = None if subject.cls and not exam.of_a_program else "warning"
@@ -201,4 +229,4 @@ def one_input(exam):
     if len(ignored) == len(subject.inputs):
         x, vain = ignored[0]
         seen = {"operations": total, "for all inputs": total}
-        yield NOT_ASKED(x, seen=seen, others=listed(vain, last=" and "))
+        yield NOT_ASKED(x, values=seen, others=listed(vain, last=" and "))

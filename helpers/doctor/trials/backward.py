@@ -5,30 +5,35 @@ import contextlib
 import torch
 
 from ..causes.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
-from ..function.grain import Grain, dtype_of
-from ..function.raised import CallError
-from ..function.random_state import OwnGenerators, draws
+from ..function.isolation import CallError, OwnGenerators, draws
+from ..function.precision import Grain, dtype_of
 from ..function.tensors import is_number, largest, position, values_of, worst
 from ..measure.measurement import Point
-from ..report import CUT_OFF, brief, error, note, warning
+from ..report import brief, error, note, warning
+from ..words import _
 
 OUTPUT_DETACHED = error(
     "output-detached",
     "{Y} requires no gradient, though it changes with {x}: forward has left autograd.",
-    look=CUT_OFF,
 )
 MARKED_NON_DIFFERENTIABLE = note(
-    "marked-non-differentiable", "{Y} is marked as non-differentiable, though it changes with {x}."
+    "marked-non-differentiable",
+    "{Y} is marked as non-differentiable, though it changes with {x}.",
 )
 
 
 def outputs_require_a_gradient(exam):
     """Does a gradient come back through each output that changes with an input?"""
-    for k, (name, output) in enumerate(zip(exam.run.names, exam.run.outputs, strict=True)):
+    for k, (name, output) in enumerate(
+        zip(exam.run.names, exam.run.outputs, strict=True)
+    ):
         x = None if output.requires_grad else depends_on(exam, k)
         if x:
             marked = any(output is t for t in exam.run.marked)
-            yield (MARKED_NON_DIFFERENTIABLE if marked else OUTPUT_DETACHED)(x, name)
+            if marked:
+                yield MARKED_NON_DIFFERENTIABLE(x, name, output=name)
+            else:
+                yield OUTPUT_DETACHED(x, name, output=name, remedy=exam.cut_off)
     return not any(output.requires_grad for output in exam.run.outputs)
 
 
@@ -66,13 +71,20 @@ def what_backward_does(exam):
         yield GRAD_OUTPUT_MODIFIED()
     if changed := exam.first.saved_changed:
         callers = [memory(t) for t in (*exam.run.passed, *exam.run.outputs)]
-        own = not any(memory(t) in callers for t in changed)  # so that only a second call fails
-        yield SAVED_MODIFIED(which=", by backward itself", severity="warning" if own else None)
+        own = not any(
+            memory(t) in callers for t in changed
+        )  # so that only a second call fails
+        yield SAVED_MODIFIED(
+            which=_(", by backward itself"), severity="warning" if own else None
+        )
     for x, grad in exam.first.returned.items():
         t = exam.subject.arguments[x]
         if not is_number(t):
             yield GRADIENT_FOR_INDEX(x, dtype=brief(t.dtype))
-        elif not is_number(values_of(grad)) or torch.finfo(grad.dtype).eps > exam.precision:
+        elif (
+            not is_number(values_of(grad))
+            or torch.finfo(grad.dtype).eps > exam.precision
+        ):
             yield GRADIENT_DTYPE(x, dtype=brief(grad.dtype))
         if grad.shape != t.shape:
             yield ENGINE_SUMS(x, got=tuple(grad.shape), wanted=tuple(t.shape))
@@ -90,7 +102,9 @@ BACKWARD_NOT_FINITE = error(
     "Backward makes {what} in the gradient of {x}, where {finite} finite.",
     look="0/0, 0 times inf, and overflow; a gradient of 0 stops no nan, as behind torch.where",
 )
-SINGULAR = note("singular", "The gradient of {x} is infinite at the edge of the domain.")
+SINGULAR = note(
+    "singular", "The gradient of {x} is infinite at the edge of the domain."
+)
 
 
 def gradients_are_finite(exam):
@@ -101,20 +115,32 @@ def gradients_are_finite(exam):
             continue
         bad = ~grad.isfinite() & subject.values[i].isfinite()
         for output in exam.run.outputs:  # where forward failed, backward may
-            bad &= output.isfinite() if output.shape == grad.shape else output.isfinite().all()
+            bad &= (
+                output.isfinite()
+                if output.shape == grad.shape
+                else output.isfinite().all()
+            )
         if not bad.any():
             continue
         k = int(bad.reshape(-1).nonzero()[0])
         given, value = (t.reshape(-1)[k].item() for t in (grad, subject.values[i]))
         seen = {"at": position(k, grad.shape), "input there": value, "given": given}
         point = Point(subject, subject.values, exam.dice)
-        slopes = [slope for _, u, _ in point.units(i, k) for slope in point.slopes(i, u)]
+        slopes = [
+            slope
+            for _unit, u, _step in point.units(i, k)
+            for slope in point.slopes(i, u)
+        ]
         if all(slope.trusted.all() for slope in slopes):
-            yield BACKWARD_NOT_FINITE(x, seen=seen, what="nan or inf", finite="the slope is")
+            yield BACKWARD_NOT_FINITE(
+                x, values=seen, what=_("nan or inf"), finite=_("the slope is")
+            )
         elif grad[bad].isnan().any():  # nan is no slope, not even at an edge
-            yield BACKWARD_NOT_FINITE(x, seen=seen, what="nan", finite="input and output are")
+            yield BACKWARD_NOT_FINITE(
+                x, values=seen, what=_("nan"), finite=_("input and output are")
+            )
         else:
-            yield SINGULAR(x, seen=seen)
+            yield SINGULAR(x, values=seen)
 
 
 # --- lower precision: in backward alone, and in the dtype that was given --------------------------
@@ -129,7 +155,10 @@ LOW_PRECISION = error(
     "The gradient of {x} is right in float64 but not in {dtype}{made}.",
     look="overflow, cancellation and long sums in the formula",
 )
-PART = {torch.float32: 1e-2, torch.float16: 1e-1}  # of a gradient, by which it may be off
+PART = {
+    torch.float32: 1e-2,
+    torch.float16: 1e-1,
+}  # of a gradient, by which it may be off
 
 
 def precision_of_backward(exam):
@@ -161,7 +190,10 @@ def with_these(exam, vs):
     """The finding for these grad_outputs, if one is due."""
     subject, dtype = exam.subject, exam.subject.lower
     try:
-        with exam.as_it_was_given(), exam.outside.as_before():  # not what float64 has left
+        with (
+            exam.as_it_was_given(),
+            exam.state.as_before(),
+        ):  # not what float64 has left
             with OwnGenerators() as own:
                 run = subject.run(subject.values)
             if own.used or draws():
@@ -171,7 +203,9 @@ def with_these(exam, vs):
     except CallError as raised:
         yield told(subject, raised)
         return
-    high = exam.gradients(wide := [v.to(w.dtype) for v, w in zip(vs, exam.vs, strict=True)])
+    high = exam.gradients(
+        wide := [v.to(w.dtype) for v, w in zip(vs, exam.vs, strict=True)]
+    )
     # How far would the gradients be off if only the inputs were rounded?
     eps = torch.finfo(dtype).eps
     rounded = [v + eps * exam.dice.direction(v, symmetric=True) for v in subject.values]
@@ -179,20 +213,27 @@ def with_these(exam, vs):
     # A gradient that is exactly zero, as that of a bias before batch norm, is a sum of terms that
     # cancel. What rounding leaves of them is measured by the other gradients.
     scale = max((largest(g) for g in high if g is not None), default=0.0)
-    for x, a, b, c, whole in zip(subject.inputs, low, high, rounded, exam.sizes, strict=True):
+    for x, a, b, c, whole in zip(
+        subject.inputs, low, high, rounded, exam.sizes, strict=True
+    ):
         if a is None or b is None or not (b.numel() and b.isfinite().all()):
             continue
         has_no_such = b.abs() > torch.finfo(dtype).max
         a = torch.where(has_no_such, b, a.to(b.dtype))
         off = (a - b).abs().nan_to_num(nan=torch.inf)
         size = largest(b) if largest(b) > 1e-9 * scale else scale
-        if off.max() > PART.get(dtype, 3e-1) * size + 30 * largest(c - b) + 10 * eps * whole:
+        if (
+            off.max()
+            > PART.get(dtype, 3e-1) * size + 30 * largest(c - b) + 10 * eps * whole
+        ):
             made, severity = "", None
             if not all(o.isfinite().all() for o in run.outputs):
-                made = ": forward makes nan or inf"
+                made = _(": forward makes nan or inf")
             elif not a.isfinite().all():
-                made = ": backward makes nan or inf"
+                made = _(": backward makes nan or inf")
             elif exam.copies_differ():  # by design, perhaps
-                made, severity = ", nor is the output", "warning"
+                made, severity = _(", nor is the output"), "warning"
             seen = worst(a, b)
-            yield LOW_PRECISION(x, seen=seen, severity=severity, dtype=brief(dtype), made=made)
+            yield LOW_PRECISION(
+                x, values=seen, severity=severity, dtype=brief(dtype), made=made
+            )

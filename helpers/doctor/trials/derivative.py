@@ -12,14 +12,23 @@ from ..causes.cause import named
 from ..causes.exceptions import SAVED_MODIFIED
 from ..causes.whole import grad_output_ignored
 from ..function.budget import calls_allowed, shared
-from ..function.frames import place_of, saving
-from ..function.raised import CallError, forgiving
+from ..function.isolation import CallError, forgiving
+from ..function.source import place_of, saving
 from ..function.subject import with_other_arguments
 from ..function.tensors import as_vector
 from ..measure.measurement import Measurement, Point, in_a_corner
 from ..measure.slopes import edges, is_large, screen
-from ..report import CUT_OFF, DRAWN, MEANT, NOT_COMPARED, POINTS, TEXTS, Clause, error, note
-from ..said import Said, listed
+from ..report import (
+    DRAWN,
+    MEANT,
+    NOT_COMPARED,
+    POINTS,
+    TEXTS,
+    Change,
+    error,
+    note,
+)
+from ..words import N_, _, listed
 from .again import STATE_BETWEEN_CALLS, has_own_nodes
 from .forward import NOT_EXAMINED
 from .measured import Measured
@@ -33,22 +42,19 @@ ESTIMATOR = note(
     "Forward draws random numbers, and the gradient of {which} is not the derivative of what it "
     "draws. An estimator is right on average only, which is not examined.",
 )
-RAISES = "forward raises near the given point, so that there are no differences"
+RAISES = N_("forward raises near the given point, so that there are no differences")
+LARGE = N_("the inputs are large, or many")
+NOT_NEARBY = N_("near the given point, forward raises or is not finite")
+TOO_MANY = N_("another of many inputs is wrong, and was judged first")
 SMALL = 5000  # elements
 SEEDS, DIRECTIONS = 50, 4  # over which an estimator is averaged
-STAYS = 0.2  # of the square of its error, at most, when it is averaged; noise leaves 1 / SEEDS
-LARGE = "the inputs are large, or many"
-NOT_NEARBY = "near the given point, forward raises or is not finite"
-TOO_MANY = "another of many inputs is wrong, and was judged first"
-IN_A_CORNER = "in a corner of shape"
-BEFORE_RETURNING = " and before forward returned, so the gradient of `{x}` is wrong"
-COPIES = "right if: `save_for_backward` saved copies"
-LEFT = "one, the right one, where no other call has left anything"
-COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
+STAYS = 0.2  # of the square of its error, at most, in the mean; noise leaves 1 / SEEDS
+# Where not all elements are known.
+COARSE = "gradient-wrong", "derivative-wrong", "partly-right"
 SHARP = (  # which say what to write
-    "conjugate", "gradient-none", "grad-output-ignored", "negated", "not-linear", "reversed",
-    "right-here-only", "straight-through", "transposed",
-)  # fmt: skip
+    *("conjugate", "gradient-none", "grad-output-ignored", "negated", "not-linear"),
+    *("reversed", "right-here-only", "straight-through", "transposed"),
+)
 
 
 # A gradient that is wrong at a point, or may be; factors: of the v that show it; here: is it the
@@ -63,26 +69,30 @@ def derivative_of_forward(exam):
     except CallError as raised:
         if raised.phase != "forward":
             raise
-        yield NOT_EXAMINED(what="The gradient is", why=RAISES)
+        yield NOT_EXAMINED(what=_("The gradient is"), why=_(RAISES))
         return
     for one in exam.judged.values():
         if 0 < one.points < POINTS:
-            one.why = one.why or (LARGE if is_large(exam.subject.values) else NOT_NEARBY)
+            large = is_large(exam.subject.values)
+            one.why = one.why or _(LARGE if large else NOT_NEARBY)
     yield from notes
     measured = Measured(exam, suspected)
     yield from measured.notes
     wrong = measured.measurements()
     # What explains a gradient that is not zero may explain that another one is.
     # What somebody trains comes before what was given as a constant.
-    frozen = {i for i, k in enumerate(exam.subject.examined) if k in exam.subject.frozen}
+    frozen = {
+        i for i, k in enumerate(exam.subject.examined) if k in exam.subject.frozen
+    }
     wrong = dict(sorted(wrong.items(), key=lambda item: item[0][0] in frozen))
     in_order = sorted(
-        wrong.items(), key=lambda item: (item[0][0] in frozen, not item[1][0].given.any())
+        wrong.items(),
+        key=lambda item: (item[0][0] in frozen, not item[1][0].given.any()),
     )
     found = {io: diagnosis(exam, ms) for io, ms in in_order}
     if exam.lines and exam.lines.mends_all:
         for one in found.values():
-            one.clause = one.clause and exam.lines.mends_all.clause()
+            one.change = one.change and exam.lines.mends_all.change()
     if found and is_estimator(exam, wrong, found):
         inputs = dict.fromkeys(one.input for one in found.values())
         yield ESTIMATOR(which=listed((f"`{x}`" for x in inputs), last=" and "))
@@ -94,7 +104,7 @@ def derivative_of_forward(exam):
 def points_of(exam):
     """The given point, and others near it where forward is finite."""
     points = [exam.subject.values]
-    for _ in range(1 if is_large(points[0]) else 2):
+    for _turn in range(1 if is_large(points[0]) else 2):
         other = [exam.dice.nearby(v) for v in exam.subject.values]
         with contextlib.suppress(CallError):
             if all(y.isfinite().all() for y in exam.subject.forward(other)):
@@ -113,9 +123,16 @@ def screened(exam, points, other=None):
         try:
             point = Point(subject, values, exam.dice)
             judge = functools.partial(
-                screen, subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance,
-                point.y0, 2 if here else 1,
-            )  # fmt: skip
+                screen,
+                subject.forward,
+                point.vjp,
+                values,
+                exam.dice,
+                subject.eps,
+                exam.tolerance,
+                point.y0,
+                2 if here else 1,
+            )
             verdicts, doubts, factors = judged(judge)
             if doubts and here:
                 notes = judged_but_for_edges(judge, point, verdicts, doubts)
@@ -126,13 +143,17 @@ def screened(exam, points, other=None):
         if exam.loud > 1 and "wrong" not in verdicts.values():
             verdicts = dict.fromkeys(verdicts, "wrong")
             factors = [torch.full_like(w, exam.loud) for w in factors]
-        suspected += [Suspected(point, factors, *io, verdict, here)
-                      for io, verdict in verdicts.items()
-                      if run.outputs[io[1]].requires_grad]  # fmt: skip
+        suspected += [
+            Suspected(point, factors, *io, verdict, here)
+            for io, verdict in verdicts.items()
+            if run.outputs[io[1]].requires_grad
+        ]
         if not other:
             count_judged(exam, verdicts)
         if here:
-            point.limit = min(point.limit, shared(calls_allowed(subject), len(doubts) or 1)[1])
+            point.limit = min(
+                point.limit, shared(calls_allowed(subject), len(doubts) or 1)[1]
+            )
         if "unknown" in verdicts.values():
             break
     return suspected, notes
@@ -141,13 +162,17 @@ def screened(exam, points, other=None):
 def count_judged(exam, verdicts):
     """One point more for each input that was judged there through all outputs."""
     for i, x in enumerate(exam.subject.inputs):
-        of_this = {v for (j, o), v in verdicts.items()
-                   if j == i and exam.run.outputs[o].requires_grad}  # fmt: skip
+        of_this = {
+            v
+            for (j, o), v in verdicts.items()
+            if j == i and exam.run.outputs[o].requires_grad
+        }
         if of_this and of_this <= {"right", "wrong"}:
             exam.judged[x].points += 1
             exam.judged[x].order = 1
         else:
-            exam.judged[x].why = TOO_MANY if "unknown" in of_this else NOT_COMPARED
+            many = "unknown" in of_this
+            exam.judged[x].why = _(TOO_MANY if many else NOT_COMPARED)
 
 
 def judged_but_for_edges(judge, point, verdicts, doubts):
@@ -182,8 +207,10 @@ def is_estimator(exam, wrong, found):
         return False
     codes = {io: one.text.code for io, one in found.items()}
     noisy = "few-digits", *COARSE
-    return all(code == "straight-through" or code in noisy and right_on_average(wrong[io][0])
-               for io, code in codes.items())  # fmt: skip
+    return all(
+        code == "straight-through" or code in noisy and right_on_average(wrong[io][0])
+        for io, code in codes.items()
+    )
 
 
 def right_on_average(m):
@@ -197,9 +224,13 @@ def right_on_average(m):
 
     for seed in range(SEEDS):
         rows = torch.stack([*m.rows_of(m.subject.run(m.point.values, seed=seed))])
-        off.append([(rows.conj() @ m.row(u)).real
-                    - vs @ (output(1e-5 * u, seed) - output(-1e-5 * u, seed)) / 2e-5
-                    for u in us])  # fmt: skip
+        off.append(
+            [
+                (rows.conj() @ m.row(u)).real
+                - vs @ (output(1e-5 * u, seed) - output(-1e-5 * u, seed)) / 2e-5
+                for u in us
+            ]
+        )
     off = torch.stack([torch.stack(each) for each in off])
     stays, all_of_it = off.mean(0).square().sum(), off.square().mean(0).sum()
     return bool(stays < STAYS * all_of_it)
@@ -211,14 +242,16 @@ class Diagnosis:
     words: further keyword arguments of the text
     """
 
-    def __init__(self, text, x, clause=None, **words):
-        self.text, self.input, self.clause, self.words = text, x, clause, words
+    def __init__(self, text, x, change=None, **words):
+        self.text, self.input, self.change, self.words = text, x, change, words
 
     @property
     def said(self):
         """What must be the same for all outputs, if it is to be said once."""
-        what = None if self.text.code in SHARP else self.clause and self.clause.what
-        return self.text, what, self.words.get("other"), self.words.get("what")
+        change = self.change and self.change.change
+        if self.text.code in SHARP:
+            change = None
+        return self.text, change, self.words.get("other"), self.words.get("what")
 
 
 def diagnosis(exam, ms):
@@ -227,11 +260,11 @@ def diagnosis(exam, ms):
     if not exam.is_faithful(m.input):
         return accepted(exam, ms)
     if not m.wrong.any():
-        return Diagnosis(TEXTS["gradient-wrong"], m.input)
+        return Diagnosis(TEXTS["gradient-wrong"], m.input, nameless="")
     if known := elsewhere(exam, m):
         return known
     text, gaps = named(ms)
-    shape, sharp, corner, clause = None, text.code in SHARP, None, None
+    sharp, corner, further, change = text.code in SHARP, None, [], None
     size = sum(t.numel() for t in (*m.point.values, *m.point.outputs))
     if not sharp and (m.sparse or size > SMALL):
         corner = in_a_corner(ms)
@@ -239,18 +272,16 @@ def diagnosis(exam, ms):
         there, its_gaps = named(corner)
         if there.code not in COARSE:
             m, text, gaps = corner[0], there, its_gaps
-            shape = list(m.shape)
+            shape = tuple(m.shape)
+            further = [_("Seen in a corner of shape {shape}.").format(shape=shape)]
     drawn = DRAWN if text.code in COARSE and exam.draws else ""
     gaps = {"meant": MEANT if m.is_identity else drawn, **gaps}
-    if "may" in gaps:
-        gaps["may"] = gaps["may"] or drawn
     if exam.line and text.code != "straight-through":
         sharp &= text.code != "gradient-none" or not has_own_nodes(exam)
-        clause = exam.line.find(corner or ms, exam.lines, few=sharp)
-    if clause:
+        change = exam.line.find(corner or ms, exam.lines, few=sharp)
+    if change:
         gaps["nameless"] = ""
-    seen = {IN_A_CORNER: shape} if shape else {}
-    return Diagnosis(text, m.input, clause, seen=seen | m.evidence, corner=shape, **gaps)
+    return Diagnosis(text, m.input, change, values=m.evidence, further=further, **gaps)
 
 
 def accepted(exam, ms):
@@ -278,28 +309,35 @@ def elsewhere(exam, m):
             return m.fits(m.rows_of(m.subject.run(m.point.values)))
 
     if exam.run.stale and right_under(saving(copies)):
-        which = Said(BEFORE_RETURNING, x=m.input)
-        clause = Clause(Said(COPIES), listed(places, last=", and "))
-        return Diagnosis(SAVED_MODIFIED, None, clause, seen=m.evidence, which=which)
-    if exam.outside.changed() and right_under(exam.outside.as_before()):
-        words = {"when": LEFT, "remedy": exam.outside.left}
-        return Diagnosis(STATE_BETWEEN_CALLS, m.input, seen=m.evidence, **words)
+        which = _(" and before forward returned, so the gradient of `{x}` is wrong")
+        which = which.format(x=m.input)
+        copied = _("right if: `save_for_backward` saved copies")
+        change = Change(copied, listed(places, last=", and "))
+        return Diagnosis(SAVED_MODIFIED, None, change, values=m.evidence, which=which)
+    if exam.state.changed() and right_under(exam.state.as_before()):
+        when = _("one, the right one, where no other call has left anything")
+        return Diagnosis(STATE_BETWEEN_CALLS, m.input, values=m.evidence, when=when)
     return None
 
 
 def finding_of(exam, i, o, found):
     """The finding of a diagnosis: through which output, and what to look at."""
     one, y = found[i, o], exam.run.names[o]
-    of_this = [other for (j, _), other in found.items() if j == i]
+    of_this = [other for (j, _o), other in found.items() if j == i]
     graded = sum(o.requires_grad for o in exam.run.outputs)
     everywhere = len(of_this) == graded and len({other.said for other in of_this}) == 1
-    everywhere &= graded == 1 or one.text.code != "derivative-wrong"  # another for each output
-    clause, through = one.clause, "" if everywhere else y
-    if everywhere and len({other.clause and other.clause.what for other in of_this}) > 1:
-        clause = None
-    finding = one.text(one.input, y, through=through, clause=clause, **one.words)
-    if finding.look and not has_own_nodes(exam):
-        return replace(finding, look=Said(CUT_OFF))
+    if graded > 1 and one.text.code == "derivative-wrong":
+        everywhere = False  # another for each output
+    change, words = one.change, {"accept": exam.accept, **one.words}
+    if everywhere and len({other.change for other in of_this}) > 1:
+        change = None
+    if not everywhere:
+        through = _("That is so through {y}.").format(y=_(y))
+        words["further"] = [*words.get("further", ()), through]
+        words["output"] = y
+    finding = one.text(one.input, y, change=change, **words)
+    if finding.remedy and not has_own_nodes(exam):
+        return replace(finding, remedy=exam.cut_off)
     return finding
 
 
@@ -324,5 +362,7 @@ def with_other_numbers(exam):
             for s in screened(exam, [other.values], other)[0]:
                 m = Measurement(s.point, s.i, s.o, exam.tolerance)
                 if s.verdict == "wrong" and m.wrong.any():
-                    yield WRONG_ELSEWHERE(subject.inputs[s.i], seen=m.evidence, what=other.what)
+                    yield WRONG_ELSEWHERE(
+                        subject.inputs[s.i], values=m.evidence, what=other.what
+                    )
                     return

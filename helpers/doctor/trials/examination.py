@@ -3,20 +3,19 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from ..causes.exceptions import told
 from ..function.budget import Budget
+from ..function.isolation import CallError, draws
 from ..function.private import methods, transforming
-from ..function.raised import CallError
-from ..function.random_state import draws
 from ..function.subject import Subject
 from ..function.tensors import Dice, as_vector, is_number, largest, tensors
-from ..report import CUT_OFF, SEVERITIES, Judged, Report
-from ..said import Said
-from .left_behind import Outside
+from ..report import ACCEPT, CUT_OFF, SEVERITIES, Judged, Report
+from ..words import N_, _
+from .state import State
 
 try:
     from .. import line
@@ -24,8 +23,8 @@ except ImportError:  # it may be left out
     line = None
 
 
-CONSTANT = "it requires no gradient, and backward returns None for it"
-FAILS = "it requires no gradient, and the function fails once it does"
+CONSTANT = N_("it requires no gradient, and backward returns None for it")
+FAILS = N_("it requires no gradient, and the function fails once it does")
 
 
 @dataclass
@@ -34,12 +33,10 @@ class Trial:
 
     run:    the generator
     unless: the codes, or the severity, of findings after which it is left out
-    edits:  the method of a Function in which the line to change is looked for; or none is
     """
 
     run: Callable
     unless: Iterable = ()
-    edits: str = ""
 
 
 @dataclass
@@ -47,7 +44,7 @@ class FirstBackward:
     """What came of the first backward pass."""
 
     grads: list
-    returned: dict  # what backward returned for each argument, before the engine corrected it
+    returned: dict  # by argument, before the engine corrected it
     grad_output_changed: bool
     saved_changed: list  # what was saved, and changed
 
@@ -65,16 +62,24 @@ class Examination:
     """
 
     def __init__(
-        self, fn, args, kwargs, faithful, of_a_program=False, as_given=False, lines=True
-    ):  # fmt: skip
+        self,
+        fn,
+        args,
+        kwargs,
+        faithful,
+        of_a_program=False,
+        as_given=False,
+        lines=True,
+        accept=ACCEPT,
+    ):
         self.given, self.faithful = (fn, args, kwargs, faithful, of_a_program), faithful
+        self.accept = accept  # how a gradient that is meant is accepted, in words
         self.subject, self.of_a_program = Subject(fn, args, kwargs), of_a_program
         if of_a_program:
             self.subject.leaves = set()  # the copies are, what was copied perhaps not
-        self.outside = Outside(self.subject)
+        self.state = State(self.subject)
         self.findings, self.dice, self.examined = [], Dice(), True
         self.lines = Budget() if lines is True else lines
-        self.given_up = False  # has a trial ended with an exception that is no finding?
         self.subject.lower = None if as_given else self.subject.lower
         self.settled, self.refusal, self.first = False, None, None
         self.judged = {x: Judged(x) for x in self.subject.inputs}
@@ -83,17 +88,16 @@ class Examination:
         """The report of these trials; as given, where in float64 something else is computed."""
         try:
             for finding in self.run_through(trials):
-                if finding.look == Said(CUT_OFF) and self.line:
-                    exits = self.line.exits(self.subject) or finding.look
-                    finding = replace(finding, look=exits)
-                known = [f.sentence for f in self.findings
-                         if (f.code, f.input) == (finding.code, finding.input)]  # fmt: skip
-                if not known or finding.through and finding.sentence not in known:
+                what = finding.code, finding.input, finding.output
+                if what not in [(f.code, f.input, f.output) for f in self.findings]:
                     self.findings.append(finding)
-            if self.settled and self.has("error") and self.subject.lower and self.copies_differ():
-                return Examination(*self.given, as_given=True, lines=self.lines).report(trials)
+            lower = self.settled and self.subject.lower
+            if lower and self.has("error") and self.copies_differ():
+                options = {"lines": self.lines, "accept": self.accept}
+                as_given = Examination(*self.given, as_given=True, **options)
+                return as_given.report(trials)
         finally:
-            self.outside.restore()
+            self.state.restore()
         self.findings += self.lines.findings() if self.lines else ()
         self.findings.sort(key=lambda f: list(SEVERITIES).index(f.severity))
         judged = [self.judged[x] for x in self.subject.names if x in self.judged]
@@ -104,26 +108,10 @@ class Examination:
         """The folder that finds lines, unless it is left out."""
         return line if self.lines else None
 
-    def with_line(self, trial):
-        """What this trial finds; with the one edit, if there is one, after which it finds no error.
-
-        An edit may not spoil the gradients, which are right where nothing else is the matter.
-        """
-        found = list(trial.run(self))
-        wrong = [f for f in found if f.severity == "error"]
-        if wrong and self.line:
-            state = self.dice.generator.get_state()
-
-            def passes():
-                self.dice.generator.set_state(state)
-                self.given_up = False
-                left = any(f.severity == "error" for f in trial.run(self)) or self.given_up
-                pairs = zip(self.gradients(), self.first.grads, self.floors, strict=True)
-                return not left and all(self.same(*pair) for pair in pairs)
-
-            clause = self.line.after_which(self.subject, trial.edits, passes, self.lines)
-            found = [replace(f, clause=clause) if f.severity == "error" else f for f in found]
-        return found
+    @functools.cached_property
+    def cut_off(self):
+        """Where forward leaves autograd, in words."""
+        return self.line and self.line.exits(self.subject) or _(CUT_OFF)
 
     def run_through(self, trials):
         """The findings of all trials; an exception of the function is the last of them."""
@@ -131,9 +119,7 @@ class Examination:
             for trial in trials:
                 if self.has(*trial.unless):
                     continue
-                if trial.edits:
-                    yield from self.with_line(trial)
-                elif (yield from trial.run(self)):
+                if (yield from trial.run(self)):
                     return
         except CallError as raised:
             self.examined = raised.phase != "forward" or self.first is not None
@@ -172,7 +158,7 @@ class Examination:
         except CallError as raised:
             self.subject.use(None)
             self.subject.lower = None
-            self.outside.restore()
+            self.state.restore()
             self.try_out()
             return raised
         return None
@@ -187,8 +173,8 @@ class Examination:
                 try:
                     self.choose(subject.examined, [k])
                 except CallError:
-                    self.not_judged(subject.names[k], FAILS)
-        self.outside.restore()
+                    self.not_judged(subject.names[k], _(FAILS))
+        self.state.restore()
 
     def choose(self, chosen, frozen):
         """Examine these of the frozen inputs, too; those that get None are constants."""
@@ -203,7 +189,7 @@ class Examination:
         subject.choose([k for k in subject.examined if k not in constant])
         self.judged |= {x: Judged(x) for x in subject.inputs if x not in self.judged}
         for k in constant:
-            self.not_judged(subject.names[k], CONSTANT, meant=True)
+            self.not_judged(subject.names[k], _(CONSTANT), meant=True)
 
     def try_out(self):
         """The gradients of one forward and one backward pass, or what they raise."""
@@ -261,19 +247,28 @@ class Examination:
         # Backwards, for the input may have been drawn in the same way from the same seed.
         vs = [self.dice.normal(o) for o in self.run.outputs]
         vs = [v.flip(tuple(range(v.dim()))) for v in vs]
-        return [torch.where(o.isfinite(), v, 0) for o, v in zip(self.run.outputs, vs, strict=True)]
+        return [
+            torch.where(o.isfinite(), v, 0)
+            for o, v in zip(self.run.outputs, vs, strict=True)
+        ]
 
     def gradients(self, vs=None):
         """Those of a new run with the given inputs; vs: other grad_outputs than those of `first`"""
-        return self.subject.gradients(self.subject.values, self.vs if vs is None else vs)
+        return self.subject.gradients(
+            self.subject.values, self.vs if vs is None else vs
+        )
 
     def go_back(self):
         """The first backward pass; what it changes is protected from then on."""
         versions = [t._version for t in self.run.saved]
         with self.watched() as (handed, returned):
-            grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
+            grads = self.subject.backward(
+                self.run, [v.clone() for v in self.vs], retain=True
+            )
         grads = [None if grad is None else grad.clone() for grad in grads]
-        changed = any(not torch.equal(g.nan_to_num(), copy.nan_to_num()) for g, copy in handed)
+        changed = any(
+            not torch.equal(g.nan_to_num(), copy.nan_to_num()) for g, copy in handed
+        )
         pairs = list(zip(self.run.saved, versions, strict=True))
         if changed:  # what follows from that is no finding of its own
             self.subject.protects = True
@@ -296,7 +291,9 @@ class Examination:
             result = method(ctx, *grads)
             if cls is self.subject.cls:
                 each = result if isinstance(result, tuple) else (result,)
-                for (x, t), grad in zip(self.subject.arguments.items(), each, strict=False):
+                for (x, t), grad in zip(
+                    self.subject.arguments.items(), each, strict=False
+                ):
                     if isinstance(t, torch.Tensor) and isinstance(grad, torch.Tensor):
                         returned[x] = grad
             return result
@@ -308,9 +305,15 @@ class Examination:
     def loud(self):
         """By how much grad_output must grow for all of a gradient to show: 1 if it is linear."""
         with contextlib.suppress(CallError):
-            grads = self.subject.backward(self.run, [-100 * v for v in self.vs], retain=True)
-            for grad, first, floor in zip(grads, self.first.grads, self.floors, strict=True):
-                if not self.same(grad, None if first is None else -100 * first, 100 * floor):
+            grads = self.subject.backward(
+                self.run, [-100 * v for v in self.vs], retain=True
+            )
+            for grad, first, floor in zip(
+                grads, self.first.grads, self.floors, strict=True
+            ):
+                if not self.same(
+                    grad, None if first is None else -100 * first, 100 * floor
+                ):
                     return 100.0
         return 1.0
 
@@ -352,9 +355,15 @@ class Examination:
             yield told(self.subject, raised, raising or text, x, **words)
             return False
         expected = expected or self.first.grads
-        for name, *pair in zip(self.subject.inputs, found, expected, self.floors, strict=True):
+        for name, *pair in zip(
+            self.subject.inputs, found, expected, self.floors, strict=True
+        ):
             if not self.same(*pair):
-                fails = "gives no gradient for" if pair[0] is None else "gives another gradient for"
+                fails = (
+                    "gives no gradient for"
+                    if pair[0] is None
+                    else "gives another gradient for"
+                )
                 yield text(x or name, fails=fails, **words)
                 return False
         return True

@@ -5,20 +5,21 @@ import re
 
 import torch
 
-from ..causes.exceptions import IN_PLACE, told
-from ..function.grain import Grain, dtype_of
+from ..causes.exceptions import told
+from ..function.isolation import CallError
+from ..function.precision import Grain, dtype_of
 from ..function.private import BackwardCFunction
-from ..function.raised import CallError
 from ..function.subject import name_of, nodes_in_python
 from ..function.tensors import Dice, differentiable, has_memory, position, tensors
 from ..report import TEXTS, brief, error, note, warning
-from ..said import Said
+from ..words import N_, _
 
 NOTHING_TO_EXAMINE = error(
-    "nothing-to-examine", "No input is a floating-point or complex tensor with elements."
+    "nothing-to-examine",
+    "No input is a floating-point or complex tensor with elements.",
 )
 NOT_EXAMINED = note("not-examined", "{what} not examined: {why}.")
-NESTED = "it is nested, not a dense tensor"
+NESTED = N_("it is nested, not a dense tensor")
 
 
 def there_are_inputs(exam):
@@ -29,14 +30,17 @@ def there_are_inputs(exam):
         return True
     for name, t in zip(exam.subject.names, exam.subject.tensors, strict=True):
         if t.is_floating_point() and (t.layout is not torch.strided or t.is_nested):
-            exam.not_judged(name, NESTED)
-            what = Said("The gradient of `{name}` is", name=name)
-            yield NOT_EXAMINED(name, what=what, why=NESTED)
+            exam.not_judged(name, _(NESTED))
+            what = _("The gradient of `{name}` is").format(name=name)
+            yield NOT_EXAMINED(name, what=what, why=_(NESTED))
 
 
-DOUBLE_COPY = note("double-copy", "Examined in float64, as differences need, not in {dtype}.")
+DOUBLE_COPY = note(
+    "double-copy", "Examined in float64, as differences need, not in {dtype}."
+)
 NOT_IN_DOUBLE = note(
-    "not-in-double", "It does not run in float64, so it was examined in {dtype}{where}."
+    "not-in-double",
+    "It does not run in float64, so it was examined in {dtype}{where}.",
 )
 INPUT_NOT_FINITE = warning("input-not-finite", "{x} itself has nan or inf.")
 
@@ -46,7 +50,9 @@ def numbers_that_are_given(exam):
     dtype = brief(exam.subject.lower)
     exam.settle()
     if exam.refusal:
-        where = "" if exam.subject.eps > 1e-3 else ", where only errors of some percent show"
+        where = ""
+        if exam.subject.eps > 1e-3:
+            where = _(", where only errors of some percent show")
         yield told(exam.subject, exam.refusal, NOT_IN_DOUBLE, dtype=dtype, where=where)
     elif exam.subject.lower:
         yield DOUBLE_COPY(dtype=dtype)
@@ -74,7 +80,8 @@ def forward_twice(exam):
     if not outputs:
         yield NO_OUTPUT(severity="note" if exam.run.others else None)
         return True
-    near, when = [Dice().nearby(v) for v in subject.values], "the second time"
+    near = [Dice().nearby(v) for v in subject.values]
+    when = _("the second time")
     try:
         again = subject.run(subject.values, needs=False).outputs
     except CallError:
@@ -84,22 +91,23 @@ def forward_twice(exam):
         again = subject.run(subject.values).outputs
     with contextlib.suppress(CallError):
         if exam.all_same(again, outputs):
-            when = "after a call with another input"
+            when = _("after a call with another input")
             there = subject.run(near).outputs
             again = subject.run(subject.values, needs=subject.records).outputs
         if not exam.all_same(again, outputs):
             yield NOT_DETERMINISTIC(when=when)
             return True
-        if exam.outside.changed():  # as of a cache, or of what the first call initializes
-            with exam.outside.as_before():
+        if exam.state.changed():  # as of a cache, or of what the first call initializes
+            with exam.state.as_before():
                 if not exam.all_same(subject.run(near).outputs, there):
                     yield NOT_DETERMINISTIC(when=when, severity="warning")
 
 
 COARSE_INSIDE = note(
-    "coarse-inside", "Forward computes in {dtype} inside, so that only errors of some percent show."
+    "coarse-inside",
+    "Forward computes in {dtype} inside, so that only errors of some percent show.",
 )
-COARSE = "numbers are too coarse for differences"
+COARSE = N_("numbers are too coarse for differences")
 TOO_COARSE = note(
     "too-coarse",
     "Numbers of {dtype} are too coarse for differences of forward, so the gradient was not "
@@ -117,7 +125,7 @@ def precision_inside(exam):
         yield COARSE_INSIDE(dtype=brief(dtype_of(coarse)))
     if subject.eps > 1e-3:
         for x in subject.inputs:
-            exam.not_judged(x, COARSE)
+            exam.not_judged(x, _(COARSE))
         yield TOO_COARSE(dtype=brief(dtype_of(subject.eps)))
 
 
@@ -147,40 +155,51 @@ def numbers_that_are_returned(exam):
             yield OUTPUT_DTYPE(y=name, dtype=brief(output.dtype))
         if not output.isfinite().all() and not exam.has("input-not-finite"):
             k = int((~output.isfinite()).reshape(-1).nonzero()[0])
-            seen = {"output at": position(k, output.shape), "value": output.reshape(-1)[k].item()}
+            seen = {
+                "output at": position(k, output.shape),
+                "value": output.reshape(-1)[k].item(),
+            }
             for value in exam.subject.values:
                 if value.shape == output.shape:
                     seen["input there"] = value.reshape(-1)[k].item()
-            yield FORWARD_NOT_FINITE(y=name, seen=seen)
+            yield FORWARD_NOT_FINITE(y=name, values=seen)
 
 
 INPUT_MODIFIED = error(
     "input-modified",
     "Forward changes {x} in place{how}.",
-    look=IN_PLACE + "; work on a copy, or call ctx.mark_dirty",
+    look="methods that end in an underscore, += and its like, and assignments to an index; "
+    "work on a copy, or call ctx.mark_dirty",
 )
-CALLERS = (
-    ", which is the caller's; where it is a leaf that requires a gradient, autograd refuses that"
+CALLERS = N_(
+    ", which is the caller's; where it is a leaf that requires a gradient, autograd "
+    "refuses that"
 )
 
 
 def inputs_are_untouched(exam):
     """Does forward change what belongs to the caller?"""
     subject, run = exam.subject, exam.run
-    given = dict(enumerate(subject.tensors)) | dict(zip(subject.examined, run.leaves, strict=True))
+    given = dict(enumerate(subject.tensors)) | dict(
+        zip(subject.examined, run.leaves, strict=True)
+    )
     for k, (name, t) in enumerate(zip(subject.names, run.passed, strict=True)):
         if name in subject.state or not (has_memory(given[k]) and has_memory(t)):
             continue  # such as running statistics, and what is freed
         recorded = t.grad_fn is not None and "Clone" not in name_of(t.grad_fn)
         if recorded and name in subject.leaves:
-            yield TEXTS["in-place-leaf"](phase="Forward")
+            yield TEXTS["in-place-leaf"](phase=_("Forward"))
         elif recorded:
             marked = isinstance(t.grad_fn, BackwardCFunction)  # by ctx.mark_dirty
-            yield INPUT_MODIFIED(name, severity="note" if marked else "warning", how=CALLERS)
+            yield INPUT_MODIFIED(
+                name, severity="note" if marked else "warning", how=_(CALLERS)
+            )
         elif not exam.same(t, given[k]):
             integers = "note" if t.is_floating_point() else "warning"
             severity = None if k in subject.examined else integers
-            yield INPUT_MODIFIED(name, severity=severity, how=" without telling autograd")
+            yield INPUT_MODIFIED(
+                name, severity=severity, how=_(" without telling autograd")
+            )
 
 
 TENSOR_ON_CTX = warning(
@@ -195,26 +214,31 @@ REFERENCE_CYCLE = error(
     "Python's garbage collector.",
     look="ctx.save_for_backward",
 )
-OF_AN_INPUT = {"what": "an input", "also": "", "or_else": ""}
-OF_A_TENSOR = {
-    "what": "a tensor",
-    "also": ", and a second derivative, if there is one, takes it for a constant",
-    "or_else": " for the one; to recompute it in backward, or to return it from forward, for both",
-}
+FOR_GOOD = N_(
+    ", and where backward uses it, a second derivative, if there is one, takes it for a "
+    "constant"
+)
+BOTH = N_(
+    " for the one; to recompute it in backward, or to return it from forward, for both"
+)
 
 
 def what_ctx_holds(exam):
     """Are there tensors on ctx that belong into save_for_backward?"""
+    given = dict(zip(exam.subject.names, exam.run.passed, strict=True))
     for node in nodes_in_python(exam.run.outputs):
         for path, t in tensors(vars(node), "ctx"):
             where = {"path": re.sub(r"^ctx\['(\w+)'\]", r"ctx.\1", path)}
-            where["seen"] = {"shape": list(t.shape)}
+            where["values"] = {"shape": list(t.shape)}
+            x = next((name for name, p in given.items() if p is t), None)
             if t.grad_fn is node:
                 yield REFERENCE_CYCLE(**where)
-            elif any(t is p for p in exam.run.passed):
-                yield TENSOR_ON_CTX(**where, **OF_AN_INPUT)
+            elif x:
+                what = _("an input")
+                yield TENSOR_ON_CTX(x, **where, what=what, also="", or_else="")
             elif differentiable(t) and not is_constant(exam, path, t):
-                yield TENSOR_ON_CTX(**where, **OF_A_TENSOR)
+                gaps = {"what": _("a tensor"), "also": _(FOR_GOOD), "or_else": _(BOTH)}
+                yield TENSOR_ON_CTX(**where, **gaps)
 
 
 def is_constant(exam, path, t):
@@ -225,5 +249,7 @@ def is_constant(exam, path, t):
     except CallError:
         return False
     held = [tensors(vars(node), "ctx") for node in found]
-    same = [torch.equal(t, other) for pairs in held for name, other in pairs if name == path]
+    same = [
+        torch.equal(t, other) for pairs in held for name, other in pairs if name == path
+    ]
     return bool(same) and all(same)

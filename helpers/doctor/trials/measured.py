@@ -5,12 +5,12 @@ import math
 import torch
 
 from ..function.budget import calls_allowed, shared
-from ..function.raised import CallError
+from ..function.isolation import CallError
 from ..function.tensors import Dice, as_vector, is_symmetric, largest
 from ..measure.measurement import Measurement, Measurements, Point
 from ..measure.slopes import KINK, WideSteps, agrees, is_large
 from ..report import TEXTS, brief, note
-from ..said import Said
+from ..words import N_, _
 from .forward import NOT_EXAMINED
 
 SYMMETRIC_ONLY = note(
@@ -24,9 +24,8 @@ COARSE_FORWARD = note(
     "differences over wide steps.",
 )
 EXACT = 5e-4  # of the output, at least; what moves in larger steps does so on purpose
-LEFT = "{count} more gradient is", "{count} more gradients are"  # of one, of several
-LONG = "element by element, that would take long"
-MEND_FIRST = "element by element, that would take long; mend this one"
+LONG = N_("element by element, that would take long")
+MEND_FIRST = N_("element by element, that would take long; mend this one")
 
 
 class Measured:
@@ -44,13 +43,19 @@ class Measured:
         self.symmetric, self.coarse = {}, {}
         self.choose()
         for s in self.judged:
-            if s.i not in self.left and len(self.wrong.get((s.i, s.o), ())) < self.points:
+            if (
+                s.i not in self.left
+                and len(self.wrong.get((s.i, s.o), ())) < self.points
+            ):
                 if not self.measure(s):
                     self.wrong, self.symmetric = {}, {}
                     return
         self.notes += map(SYMMETRIC_ONLY, self.symmetric)
-        self.notes += [self.of_coarse(i, size) for (i, o), size in self.coarse.items()
-                       if (i, o) not in self.wrong]  # fmt: skip
+        self.notes += [
+            self.of_coarse(i, size)
+            for (i, o), size in self.coarse.items()
+            if (i, o) not in self.wrong
+        ]
         if self.left and self.wrong:
             self.notes.append(self.say_what_is_left())
 
@@ -60,11 +65,13 @@ class Measured:
         self.judged = [s for s in self.suspected if s.verdict in ("wrong", "unsure")]
         inputs = {s.i for s in self.judged}
         self.points = 1 if is_large(subject.values) or subject.is_slow else 2
-        number, self.limit = shared(calls_allowed(subject) // self.points, len(inputs) or 1)
+        number, self.limit = shared(
+            calls_allowed(subject) // self.points, len(inputs) or 1
+        )
         unknown = {s.i for s in self.suspected if s.verdict == "unknown"}
         self.left = unknown | set(sorted(inputs)[number:])
         for judged in (self.exam.judged[subject.inputs[i]] for i in self.left):
-            judged.points, judged.order, judged.why = 0, 0, LONG
+            judged.points, judged.order, judged.why = 0, 0, _(LONG)
 
     def measure(self, s):
         """Measure one; False if forward takes no element that moves alone."""
@@ -75,8 +82,10 @@ class Measured:
         except CallError as raised:
             if raised.phase != "forward":
                 raise
-            if s.verdict == "wrong":  # along what is symmetric, and it takes nothing else
-                self.notes.append(TEXTS["gradient-wrong"](x, self.exam.run.names[s.o]))
+            if (
+                s.verdict == "wrong"
+            ):  # along what is symmetric, and it takes nothing else
+                self.notes.append(TEXTS["gradient-wrong"](x, nameless=""))
             elif is_symmetric(self.exam.subject.values[s.i]):
                 self.notes.append(SYMMETRIC_ONLY(x))
             return False
@@ -107,13 +116,19 @@ class Measured:
         return COARSE_FORWARD(judged.input, size=brief(size))
 
     def say_what_is_left(self):
-        what = Said(LEFT[len(self.left) > 1], count=len(self.left))
-        return NOT_EXAMINED(what=what, why=MEND_FIRST if self.exam.faithful else LONG)
+        count = len(self.left)
+        what = _(
+            "{count} more gradients are" if count > 1 else "{count} more gradient is"
+        )
+        why = _(MEND_FIRST if self.exam.faithful else LONG)
+        return NOT_EXAMINED(what=what.format(count=count), why=why)
 
     def measurements(self):
         """{(i, o): `Measurements`} of what is wrong."""
         several = any(not s.here for s in self.suspected)
-        through = {(s.i, s.o) for s in self.suspected if s.verdict in ("wrong", "unknown")}
+        through = {
+            (s.i, s.o) for s in self.suspected if s.verdict in ("wrong", "unknown")
+        }
         together = [some[0] for some in self.wrong.values()]
         return {
             io: Measurements(
@@ -130,7 +145,9 @@ def adds_up(point, m):
     u = Dice().direction(m.x).reshape(-1)
     slope, products = point.slopes(m.i, u)[m.o], m.expected * as_vector(u)
     pairs = zip(map(as_vector, m.vs), products, strict=True)
-    near = [agrees(v, slope, row, 1e-3, 1e-3 * row.abs().sum().item()) for v, row in pairs]
+    near = [
+        agrees(v, slope, row, 1e-3, 1e-3 * row.abs().sum().item()) for v, row in pairs
+    ]
     return all(near) or not slope.trusted.all()
 
 
@@ -141,7 +158,7 @@ def exact_to(point, m):
     input moves: narrow differences show how the last step moves, or nothing. Otherwise 0.
     """
     vs, size = torch.stack([as_vector(v) for v in m.vs]), 0.0
-    for _ in range(3):
+    for _turn in range(3):
         u = torch.zeros_like(m.row(m.x))
         u[m.elements] = m.row(point.dice.direction(m.x))[m.elements] * m.trusted
         move = {m.i: u.reshape(m.shape).to(m.x.dtype)}
@@ -151,7 +168,11 @@ def exact_to(point, m):
         if (given - slope).norm() > 0.1 * min((expected - slope).norm(), slope.norm()):
             return 0
         size = max(size, along.rest(m.o))
-    return 10.0 ** round(math.log10(size)) if 0 < size < EXACT * largest(point.y0[m.o]) else 0
+    return (
+        10.0 ** round(math.log10(size))
+        if 0 < size < EXACT * largest(point.y0[m.o])
+        else 0
+    )
 
 
 def right_if_symmetric(point, m):

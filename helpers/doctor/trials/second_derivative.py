@@ -8,15 +8,15 @@ import re
 import torch
 
 from ..causes.exceptions import told
-from ..function.frames import place_of, saving
-from ..function.grain import Grain
+from ..function.isolation import CallError, phase
+from ..function.precision import Grain
 from ..function.private import is_a_users
-from ..function.raised import CallError, phase
+from ..function.source import place_of, saving
 from ..function.subject import graph, name_of
 from ..function.tensors import Dice, as_vector, is_number, shaped
-from ..measure.slopes import WideSteps, screen, slopes_along
-from ..report import CUT_OFF, error, note, warning
-from ..said import Said, listed
+from ..measure.slopes import screen
+from ..report import error, note, warning
+from ..words import N_, _, listed
 from .derivative import judged
 from .examination import tolerance
 
@@ -29,12 +29,12 @@ WRONG = error(
     "The gradient of {which} is right here, but its own derivative with respect to {by} is "
     "silently wrong.",
 )
-IN_BACKWARD = (
+IN_BACKWARD = N_(
     "what backward takes for a constant: an intermediate that is kept on ctx, or saved and not "
     "returned; .data, .detach(), no_grad, NumPy; a Function that it applies, and whose own "
     "backward is wrong"
 )
-SAVED = (
+SAVED = N_(
     "{these}: what is saved and not returned is a constant to autograd; recompute it in backward, "
     "or return it from forward"
 )
@@ -44,14 +44,14 @@ MISSING = warning(
     look="NumPy, .data, .detach() and kernels in backward; once_differentiable refuses where "
     "grad_output has a history",
 )
-RAISES = "backward raises when it is differentiated"
-LEAVES = (
+RAISES = N_("backward raises when it is differentiated")
+LEAVES = N_(
     "backward leaves autograd, so that what is differentiated through the gradient silently "
     "loses it"
 )
-OF_SPARSE = "of what is sparse, only the first derivative is compared"
+OF_SPARSE = N_("of what is sparse, only the first derivative is compared")
 COARSE = 1e-5  # an eps with which differences of a gradient show only much
-SECOND_UNSURE = "its derivative cannot be compared with differences"
+SECOND_UNSURE = N_("its derivative cannot be compared with differences")
 OPENLY_REFUSED = note(
     "double-backward-refused",
     "Backward refuses to be differentiated. What once_differentiable refuses can still be silently "
@@ -76,7 +76,9 @@ class Gradients:
     def at(self, values, create=False):
         """The gradients there, what they depend on, and the run of which they are."""
         run, vs = self.subject.run(values[: self.count]), [None] * self.outputs
-        leaves = [v.detach().clone().requires_grad_(create) for v in values[self.count :]]
+        leaves = [
+            v.detach().clone().requires_grad_(create) for v in values[self.count :]
+        ]
         for k, leaf in zip(self.graded, leaves, strict=True):
             vs[k] = leaf
         return self.subject.backward(run, vs, create=create), run.leaves + leaves, run
@@ -84,13 +86,13 @@ class Gradients:
     def recorded(self):
         """Those that there are, with their graph; and the coarsest eps on the way to them."""
         with Grain(self.values) as watch:
-            grads, *_ = self.at(self.values, create=True)
+            grads = self.at(self.values, create=True)[0]
         self.which = [i for i, grad in enumerate(grads) if grad is not None]
         some = [grads[i] for i in self.which]
         return some, max([self.subject.eps, *filter(None, watch.of(some))])
 
     def forward(self, values):
-        grads, *_ = self.at(values)
+        grads = self.at(values)[0]
         return [as_vector(grads[i]) for i in self.which]
 
     def vjp(self, ws):
@@ -107,15 +109,6 @@ class Gradients:
 
         with phase("double backward"):
             return self.subject.within(run.state, differentiated)
-
-    def is_rough(self):
-        """Is the derivative another one over wide steps, as where forward iterates?"""
-        moves = {i: Dice().direction(v) for i, v in enumerate(self.values)}
-        y0, eps = self.forward(self.values), self.subject.eps
-        narrow = slopes_along(self.forward, self.values, moves, y0, eps)
-        wide = WideSteps(self.forward, self.values, moves).slopes
-        pairs = zip(narrow, wide, strict=True)
-        return any((a.value - b).norm() > 0.2 * b.norm() for a, b in pairs)
 
     def constant_though_they_move(self):
         """{(j, o): "wrong"} where gradient o has no derivative by input j, and yet moves with it.
@@ -139,7 +132,7 @@ def second_derivative(exam):
     subject = exam.subject
     if subject.sparse:
         for x in subject.inputs:
-            exam.not_judged(x, OF_SPARSE)
+            exam.not_judged(x, _(OF_SPARSE))
         return
     if any(torch.finfo(o.dtype).eps > 100 * subject.eps for o in exam.run.outputs):
         return  # in coarser numbers than those of the differences
@@ -151,27 +144,36 @@ def second_derivative(exam):
             yield from unrecorded
             return
         judge = functools.partial(
-            screen, of.forward, of.vjp, of.values, exam.dice, eps, 10 * tolerance(eps), floor=1e-9
+            screen,
+            of.forward,
+            of.vjp,
+            of.values,
+            exam.dice,
+            eps,
+            10 * tolerance(eps),
+            floor=1e-9,
         )
-        verdicts, *_ = judged(judge, symmetric)
-        if "wrong" in verdicts.values() and of.is_rough():
-            verdicts = dict.fromkeys(verdicts, "unsure")
+        verdicts = judged(judge, symmetric)[0]
         if eps > COARSE:
             verdicts |= of.constant_though_they_move()
         count_second(exam, verdicts, of.which)
     except CallError as raised:
         by_will = isinstance(raised.error, NotImplementedError)
         refused = by_will or re.search(REFUSED, str(raised.error))
-        yield told(subject, raised, OPENLY_REFUSED if refused else MISSING, how=RAISES)
+        yield told(
+            subject, raised, OPENLY_REFUSED if refused else MISSING, how=_(RAISES)
+        )
         return
     wrong = [pair for pair, verdict in verdicts.items() if verdict == "wrong"]
-    yield from accused(exam, of, wrong, lambda: "wrong" not in judged(judge, symmetric)[0].values())
+    yield from accused(
+        exam, of, wrong, lambda: "wrong" not in judged(judge, symmetric)[0].values()
+    )
 
 
 def not_recorded(grads):
     """What is to be said, in a list, of gradients of which autograd has no graph; or None."""
     if not any(grad.requires_grad for grad in grads):
-        return [MISSING(how=LEAVES)] if any(grad.any() for grad in grads) else []
+        return [MISSING(how=_(LEAVES))] if any(grad.any() for grad in grads) else []
     # once_differentiable leaves a node that raises, but to which no input is connected.
     if any(name_of(node).endswith("::Error") for node in graph(grads)):
         return [OPENLY_REFUSED()]
@@ -189,16 +191,18 @@ def accused(exam, of, wrong, is_right):
     own = exam.subject.functions
     # It is an error only where a user has written the backward.
     severity = None if any(map(is_a_users, own)) else "note" if own else "warning"
-    clause = exam.line.uncut_if(exam.subject, is_right) if wrong and exam.line else None
-    remedy = (wrong and constants_saved(exam) or IN_BACKWARD) if own else CUT_OFF
-    more = {"severity": severity, "clause": clause, "remedy": remedy}
+    change = exam.line.uncut_if(exam.subject, is_right) if wrong and exam.line else None
+    remedy = exam.cut_off
+    if own:
+        remedy = wrong and constants_saved(exam) or _(IN_BACKWARD)
+    more = {"severity": severity, "change": change, "remedy": remedy}
     for by, xs in groups.items():
         which = listed((f"`{x}`" for x in xs), last=" and ")
         yield WRONG(xs[0], which=which, by=listed(by, last=" and "), **more)
 
 
 def constants_saved(exam):
-    """What forward saves that moves with its inputs, but has no history: `Said`; or None."""
+    """What forward saves that moves with its inputs, but has no history, in words; or None."""
 
     def saved(values):
         found = []
@@ -215,19 +219,25 @@ def constants_saved(exam):
     values = exam.subject.values
     here, there = saved(values), saved([Dice().nearby(v) for v in values])
     moving = {}  # by place
-    for (t, name, place), (other, *_) in zip(here, there, strict=False):
+    for (t, name, place), (other, *_more) in zip(here, there, strict=False):
         if name and is_number(t) and not (t.requires_grad or torch.equal(t, other)):
             moving.setdefault(place, []).append(f"`{name}`")
-    these = [Said("{names} ({place})", names=listed(xs, last=" and "), place=at)
-             for at, xs in moving.items()]  # fmt: skip
-    return Said(SAVED, these=listed(these)) if these else None
+    these = [
+        _("{names} ({place})").format(names=listed(xs, last=" and "), place=at)
+        for at, xs in moving.items()
+    ]
+    return _(SAVED).format(these=listed(these)) if these else None
 
 
 def count_second(exam, verdicts, which):
     """Note in the report of which gradients the derivative was judged."""
     for o, i in enumerate(which):
         judged = exam.judged[exam.subject.inputs[i]]
-        if all(verdict in ("right", "wrong") for (_, p), verdict in verdicts.items() if p == o):
+        if all(
+            verdict in ("right", "wrong")
+            for (_j, p), verdict in verdicts.items()
+            if p == o
+        ):
             judged.order = 2
         else:
-            judged.why = judged.why or SECOND_UNSURE
+            judged.why = judged.why or _(SECOND_UNSURE)

@@ -11,13 +11,19 @@ from torch.autograd import Function, forward_ad
 
 from ..causes.exceptions import told
 from ..causes.where import relation
+from ..function.isolation import CallError, draws, phase, reseed
 from ..function.private import FUNCTORCH, is_a_users
-from ..function.raised import CallError, phase
-from ..function.random_state import draws, reseed
-from ..function.tensors import as_vector, differentiable, largest, shaped, tensors, worst
+from ..function.tensors import (
+    as_vector,
+    differentiable,
+    largest,
+    shaped,
+    tensors,
+    worst,
+)
 from ..measure.slopes import slopes_along
 from ..report import error
-from ..said import Said, listed
+from ..words import N_, _, listed
 
 # --- what a Function declares ---------------------------------------------------------------------
 
@@ -25,9 +31,10 @@ from ..said import Said, listed
 def declaring(exam, *names):
     """The user's Functions that are applied, and declare one of these: {name: Function}."""
     return {
-        cls.__name__: cls for cls in filter(is_a_users, exam.subject.functions)
+        cls.__name__: cls
+        for cls in filter(is_a_users, exam.subject.functions)
         if any(getattr(cls, name) is not getattr(Function, name) for name in names)
-    }  # fmt: skip
+    }
 
 
 def called(exam, given):
@@ -55,22 +62,32 @@ JVP_FAILS = error(
 
 def forward_mode(exam):
     """Is what jvp gives the derivative of forward, if each input moves alone, and if all do?"""
-    subject, declared = exam.subject, () if exam.subject.sparse else declaring(exam, "jvp")
+    subject, declared = (
+        exam.subject,
+        () if exam.subject.sparse else declaring(exam, "jvp"),
+    )
     name = listed(declared, last=" and ")
     lies = {f.input for f in exam.findings if f.code == "unfaithful"}
     symmetric = exam.has("symmetric-only")
-    us = {i: exam.dice.direction(value, symmetric) for i, value in enumerate(subject.values)
-          if subject.inputs[i] not in lies}  # fmt: skip
+    us = {
+        i: exam.dice.direction(value, symmetric)
+        for i, value in enumerate(subject.values)
+        if subject.inputs[i] not in lies
+    }
     every = [{i: u} for i, u in us.items()] + [us] * (len(us) > 1)
     for moves in every if declared else ():
         x = subject.inputs[min(moves)]
         try:
             found = moved(exam, moves)
         except CallError as raised:
-            if "must implement the jvp" not in str(raised.error):  # as another Function must
+            if "must implement the jvp" not in str(
+                raised.error
+            ):  # as another Function must
                 yield told(subject, raised, JVP_FAILS, x, name=name)
             return
-        what = Said("`{x}` moves", x=x) if len(moves) == 1 else "all inputs move"
+        what = _("all inputs move")
+        if len(moves) == 1:
+            what = _("`{x}` moves").format(x=x)
         if finding := against_differences(exam, moves, found, name=name, what=what):
             yield finding
             return
@@ -85,10 +102,15 @@ def moved(exam, us):
     given = [t.detach() for t in subject.tensors]
     with phase("jvp"), forward_ad.dual_level():
         for i, u in us.items():
-            given[subject.examined[i]] = forward_ad.make_dual(subject.values[i].detach(), u)
+            given[subject.examined[i]] = forward_ad.make_dual(
+                subject.values[i].detach(), u
+            )
         pairs = [forward_ad.unpack_dual(o) for o in called(exam, given)]
     found = [torch.zeros_like(y) if t is None else t for y, t in pairs]
-    return [t if o.requires_grad else None for t, o in zip(found, exam.run.outputs, strict=True)]
+    return [
+        t if o.requires_grad else None
+        for t, o in zip(found, exam.run.outputs, strict=True)
+    ]
 
 
 def against_differences(exam, us, found, **words):
@@ -105,11 +127,13 @@ def against_differences(exam, us, found, **words):
         if wrong.any():
             x, y = subject.inputs[min(us)], exam.run.names[o]
             doubled = moved(exam, {i: 2 * u for i, u in us.items()})[o]
-            how = "is wrong"
+            how = _("is wrong")
             if torch.equal(tangent, doubled) and given.any():
-                how = Said("does not change with that of `{x}`", x=x)
+                how = _("does not change with that of `{x}`").format(x=x)
             elif len(given) > 1:  # one number is another's multiple by chance
-                how = relation(given[wrong], expected[wrong], limit[wrong], subject.numbers)
+                how = relation(
+                    given[wrong], expected[wrong], limit[wrong], subject.numbers
+                )
             seen = worst(tangent, shaped(expected, tangent))
             return JVP_WRONG(x, y, seen, how=how, **words)
     return None
@@ -125,9 +149,14 @@ VMAP_FAILS = error(
     "vmap-fails",
     "Under vmap, `{name}` fails on inputs that require a gradient, where {where}.",
 )
-BATCH = "there is a batch of {over}", "there is a batch of {over} only"  # of all, of some
-BY_HAND = "the rule: in_dims says where each argument has its batch, or None if it has none"
-GENERATED = (
+BATCH = (
+    N_("there is a batch of {over}"),
+    N_("there is a batch of {over} only"),
+)  # of all, of some
+BY_HAND = N_(
+    "the rule: in_dims says where each argument has its batch, or None if it has none"
+)
+GENERATED = N_(
     "forward, setup_context and backward, which generate_vmap_rule runs on batches: no .item(), no "
     "NumPy, no branches on values, nothing in place on what has no batch, and the same tensors for "
     "save_for_forward as for save_for_backward"
@@ -143,32 +172,42 @@ def over_batches(exam):
     if not rules or subject.sparse or subject.run(subject.values) and draws():
         return
     by_hand = any(cls.vmap is not Function.vmap for cls in rules.values())
-    more = {"name": listed(rules, last=" and "), "remedy": BY_HAND if by_hand else GENERATED}
-    others = dict(zip(subject.examined, map(exam.dice.nearby, subject.values), strict=True))
+    more = {
+        "name": listed(rules, last=" and "),
+        "remedy": _(BY_HAND if by_hand else GENERATED),
+    }
+    others = dict(
+        zip(subject.examined, map(exam.dice.nearby, subject.values), strict=True)
+    )
     pairs = [(t, others.get(k, t)) for k, t in enumerate(subject.tensors)]
     everything = [*range(len(pairs))]
-    for batched in [*([k] for k in everything[:6]), everything][: 1 if len(pairs) == 1 else None]:
+    for batched in [*([k] for k in everything[:6]), everything][
+        : 1 if len(pairs) == 1 else None
+    ]:
         try:
             loop = [one_of_batch(exam, pairs, batched, which) for which in (0, 1)]
         except CallError:  # not at the other point
             continue
         over = listed((f"`{subject.names[k]}`" for k in batched), " and of ")
-        over = over if len(batched) < 4 else "all tensors"
+        over = over if len(batched) < 4 else _("all tensors")
         for dim in (0, -1):
-            where = Said("the batch is dimension {dim} of {over}", dim=dim, over=over)
+            where = _("the batch is dimension {dim} of {over}").format(
+                dim=dim, over=over
+            )
             try:
                 wrong = compared(exam, pairs, batched, dim, loop)
             except CallError as raised:
-                exam.given_up = True
                 if to_blame(exam, raised):
                     if dim == 0:
-                        where = Said(BATCH[len(batched) < len(pairs)], over=over)
+                        where = _(BATCH[len(batched) < len(pairs)]).format(over=over)
                     x = subject.names[batched[0]]
                     yield told(subject, raised, VMAP_FAILS, x, where=where, **more)
                     return
             else:
                 if wrong:
-                    yield VMAP_WRONG(subject.names[batched[0]], **wrong, where=where, **more)
+                    yield VMAP_WRONG(
+                        subject.names[batched[0]], **wrong, where=where, **more
+                    )
                     return
 
 
@@ -182,7 +221,10 @@ def one_of_batch(exam, pairs, batched, which):
 def compared(exam, pairs, batched, dim, loop):
     """The words for what vmap gives with this batch, if a loop gives something else, or None."""
     subject = exam.subject
-    given = [torch.stack(pair, dim) if k in batched else pair[0] for k, pair in enumerate(pairs)]
+    given = [
+        torch.stack(pair, dim) if k in batched else pair[0]
+        for k, pair in enumerate(pairs)
+    ]
     for k in subject.examined:
         given[k] = given[k].detach().clone().requires_grad_()
     in_dims = tuple(dim if k in batched else None for k in range(len(pairs)))
@@ -190,21 +232,27 @@ def compared(exam, pairs, batched, dim, loop):
         over = torch.func.vmap(lambda *ts: called(exam, ts), in_dims, randomness="same")
         outputs = over(*given)
     due = [torch.stack(pair) for pair in zip(*(run for run, _ in loop), strict=True)]
-    found = [("result", o, pair) for o, pair in zip(outputs, due, strict=True)]
+    found = [(_("result"), o, pair) for o, pair in zip(outputs, due, strict=True)]
     if all(o.shape == pair.shape for _, o, pair in found):
-        graded = [(o, v) for o, v in zip(outputs, exam.vs, strict=True) if o.requires_grad]
+        graded = [
+            (o, v) for o, v in zip(outputs, exam.vs, strict=True) if o.requires_grad
+        ]
         outputs, vs = [o for o, _ in graded], [v.expand(2, *v.shape) for _, v in graded]
         with phase("backward of vmap"):
             leaves = [given[k] for k in subject.examined]
             grads = torch.autograd.grad(outputs, leaves, vs, allow_unused=True)
-        for k, grad, *each in zip(subject.examined, grads, *(g for _, g in loop), strict=True):
+        for k, grad, *each in zip(
+            subject.examined, grads, *(g for _, g in loop), strict=True
+        ):
             each = [torch.zeros_like(pairs[k][0]) if g is None else g for g in each]
             due = torch.stack(each, dim) if k in batched else sum(each)
             grad = torch.zeros_like(due) if grad is None else grad
-            found.append((Said("gradient of `{x}`", x=subject.names[k]), grad, due))
+            found.append((_("gradient of `{x}`").format(x=subject.names[k]), grad, due))
     for what, a, b in found:
-        if a.shape != b.shape or not exam.same(a, b, exam.tolerance * largest(as_vector(b))):
-            return {"seen": worst(a, b), "what": what}
+        if a.shape != b.shape or not exam.same(
+            a, b, exam.tolerance * largest(as_vector(b))
+        ):
+            return {"values": worst(a, b), "what": what}
     return None
 
 

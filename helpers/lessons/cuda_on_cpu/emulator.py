@@ -1,19 +1,24 @@
-"""CUDA kernels on the CPU: the same source, compiled by a C++ compiler, run thread by thread.
+"""CUDA kernels on the CPU: the same source, compiled by a C++ compiler, run thread by
+thread.
 
-It is slow, and it is strict. Every read and write of an array is watched, and the first one that
-a device would let pass, or die of, raises a `KernelError` which says who did what:
+It is slow, and it is strict. Every read and write of an array is watched, and the first
+one that a device would let pass, or die of, raises a `KernelError` which says who did
+what:
 
 - a read or a write outside an array, or a write to one that is `const`;
 - a load or store of several elements whose address is no multiple of its size;
 - an element of a result that is written twice, or never, or read before it was written;
-- shared memory that is read before it was written, or that two threads of a block touch, one of
+- shared memory that is read before it was written, or that two threads of a block
+touch, one of
   them writing, with no `__syncthreads` between;
-- a `__syncthreads` that only some threads of a block reach, while others wait at another one or
+- a `__syncthreads` that only some threads of a block reach, while others wait at
+another one or
   have returned.
 
-Results and shared memory hold nan before the run. Kernels may use templates, structures, half
-precision, blocks of any shape, and `__shared__` arrays of a fixed size in a kernel that is no
-template, but neither atomics nor what the threads of a warp tell each other.
+Results and shared memory hold nan before the run. Kernels may use templates,
+structures, half precision, blocks of any shape, and `__shared__` arrays of a fixed size
+in a kernel that is no template, but neither atomics nor what the threads of a warp tell
+each other.
 
 >>> source = '''
 ... __global__ void twice(const float* x, float* y, int count) {
@@ -37,17 +42,32 @@ from pathlib import Path
 
 import torch
 
+from helpers.lessons.judge.surroundings import raise_if_full
+from helpers.lessons.language import _
 from helpers.lessons.native.c_and_cpp import compiler_version
-from helpers.lessons.said import Said
-from helpers.lessons.world import raise_if_full
 from helpers.ops.involution.compiler import cached_file, find_compiler
 
 FOLDER = Path(__file__).parent
 HEADERS = "vocabulary.h", "watch.h", "block.h"
-FLAGS = ["-std=c++17", "-O1", "-fPIC", "-w", "-fsanitize=thread", "-include", HEADERS[0]]
-# Without these clang would not watch the read in `a[i] = 2 * a[i]`, and trap a signed overflow.
-CLANG_FLAGS = ["-mllvm", "-tsan-instrument-read-before-write", "-fno-sanitize=undefined"]
-TRAP_OF_GCC = "-fsanitize-undefined-trap-on-error"  # before version 13 it knows no other
+FLAGS = [
+    "-std=c++17",
+    "-O1",
+    "-fPIC",
+    "-w",
+    "-fsanitize=thread",
+    "-include",
+    HEADERS[0],
+]
+# Without these clang would not watch the read in `a[i] = 2 * a[i]`, and trap a signed
+# overflow.
+CLANG_FLAGS = [
+    "-mllvm",
+    "-tsan-instrument-read-before-write",
+    "-fno-sanitize=undefined",
+]
+TRAP_OF_GCC = (
+    "-fsanitize-undefined-trap-on-error"  # before version 13 it knows no other
+)
 
 
 class Fault(enum.IntEnum):
@@ -68,29 +88,29 @@ class Fault(enum.IntEnum):
 
 
 IN_AN_ARRAY = {
-    Fault.OUTSIDE, Fault.READ_ONLY, Fault.WRITTEN_TWICE, Fault.READ_UNWRITTEN, Fault.MISALIGNED
-}  # fmt: skip
+    Fault.OUTSIDE,
+    Fault.READ_ONLY,
+    Fault.WRITTEN_TWICE,
+    Fault.READ_UNWRITTEN,
+    Fault.MISALIGNED,
+}
 
 
 class KernelError(RuntimeError):
     """A kernel that does not compile, or does what a kernel must not do.
 
-    said:     its sentence; the message is English in both editions
     compiler: what the compiler wrote, if it does not compile
     fault:    what a thread did wrong, a `Fault`, if one did
     thread, block: the indices of that thread, (x, y, z) each
-    array, element: the name of the array that it touched, and the index there, if it was one
+    array, element: the name of the array that it touched, and the index there, if it
+                    was one
     """
 
     def __init__(self, sentence, compiler="", fault=None, **who):
         super().__init__(sentence)
-        self.said = sentence
         self.compiler, self.fault = compiler, fault
         self.thread, self.block = who.get("thread"), who.get("block")
         self.array, self.element = who.get("array"), who.get("element")
-
-    def __str__(self):
-        return self.said.text(str) if isinstance(self.said, Said) else self.said
 
 
 class _Int3(ctypes.Structure):
@@ -147,27 +167,43 @@ class _Launch(ctypes.Structure):
     ]
 
 
-def run(source, kernel, grid, block, arguments, watch=None, blocks=None, seconds=20.0, order="any"):
+def run(
+    source,
+    kernel,
+    grid,
+    block,
+    arguments,
+    watch=None,
+    blocks=None,
+    seconds=20.0,
+    order="any",
+):
     """Run a kernel on the CPU, and check each of its accesses to memory.
 
-    source: CUDA C++. kernel: the name of a `__global__` function in it, with template arguments
+    source: CUDA C++. kernel: the name of a `__global__` function in it, with template
+            arguments
         if it has some: "twice", "involution2d_forward<float, int>".
     grid, block: an int, or a tuple of up to three, as in a launch on a device.
-    arguments: a dict in the order of the kernel's parameters. A pointer takes a contiguous CPU
+    arguments: a dict in the order of the kernel's parameters. A pointer takes a
+    contiguous CPU
         tensor. A pointer that is not `const` is a result: it starts as nan, must be written
         exactly once, everywhere, and reaches the tensor if all went well. An integer or a float
         takes a number, a structure of integers a sequence of them.
-    watch: (block, thread), each an index of up to three numbers. `run` then returns what this
+    watch: (block, thread), each an index of up to three numbers. `run` then returns
+    what this
         thread did, a list of ("read" or "write", name of the array, index of the element), with a
         range of indices where one load or store moves several; in shared memory the name is
         "__shared__", and the index counts bytes.
-    blocks: a range of blocks, to run these alone (results then keep what they held, elsewhere).
+    blocks: a range of blocks, to run these alone (results then keep what they held,
+            elsewhere).
     seconds: of processor time, after which a kernel counts as endless.
-    order: of the threads of a block between two `__syncthreads`. "up" and "down" let pass what
+    order: of the threads of a block between two `__syncthreads`. "up" and "down" let
+    pass what
         depends on it, as a device does; "any" names it.
 
-    Raises KernelError for a kernel that does not compile or breaks a rule, CompilerNotFoundError
-    where there is no C++ compiler, TypeError or ValueError for arguments that do not fit.
+    Raises KernelError for a kernel that does not compile or breaks a rule,
+    CompilerNotFoundError where there is no C++ compiler, TypeError or ValueError for
+    arguments that do not fit.
     """
     library = _compile(source, kernel)
     kinds, sizes = _parameters(library)
@@ -190,11 +226,13 @@ def run(source, kernel, grid, block, arguments, watch=None, blocks=None, seconds
         values.append(ctypes.c_void_p(places[name]))
         flags = None
         if kind == "w":
-            # One byte for each element. Anonymous memory is zero, and free until it is touched.
+            # One byte for each element. Anonymous memory is zero, and free until it is
+            # touched.
             written[name] = mmap.mmap(-1, max(1, value.numel()))
             flags = _address(written[name])
             if blocks is None:
-                ctypes.memset(places[name], 0xFF, value.nbytes)  # nan in every floating type
+                # Nan in every floating type.
+                ctypes.memset(places[name], 0xFF, value.nbytes)
         arrays.append(_Array(places[name], value.numel(), size, flags))
 
     request = _Launch()
@@ -216,9 +254,15 @@ def run(source, kernel, grid, block, arguments, watch=None, blocks=None, seconds
     if request.fault:
         raise _error(request, tensors)
     for name, flags in written.items():
-        missing = flags.find(b"\0", 0, tensors[name].numel()) if len(blocks) == x * y * z else -1
+        missing = (
+            flags.find(b"\0", 0, tensors[name].numel())
+            if len(blocks) == x * y * z
+            else -1
+        )
         if missing >= 0:
-            raise KernelError(Said("no thread writes {what}", what=f"{name}[{missing}]"))
+            raise KernelError(
+                _("no thread writes {what}").format(what=f"{name}[{missing}]")
+            )
         if arena:
             ctypes.memmove(tensors[name].data_ptr(), places[name], tensors[name].nbytes)
     if watch:
@@ -243,7 +287,11 @@ def _plain_value(name, value, kind, size):
         integer = {4: ctypes.c_int32, 8: ctypes.c_int64}.get(size / max(1, len(value)))
         if integer:
             return (integer * len(value))(*value)
-    wanted = {"i": "an int", "f": "a number", "s": f"the integers of a structure of {size} bytes"}
+    wanted = {
+        "i": "an int",
+        "f": "a number",
+        "s": f"the integers of a structure of {size} bytes",
+    }
     raise TypeError(f"{name} must be {wanted[kind]}, got {value!r}")
 
 
@@ -264,9 +312,11 @@ def _address(memory):
 
 
 def _far_apart(tensors):
-    """Copies of the tensors, so far from each other that a wrong index meets none of the others.
+    """Copies of the tensors, so far from each other that a wrong index meets none of
+    the others.
 
-    Returns {name: address}, and the memory that holds them. Huge tensors stay where they are.
+    Returns {name: address}, and the memory that holds them. Huge tensors stay where
+    they are.
     """
     if sum(t.nbytes for t in tensors.values()) > 1 << 30:
         return {name: t.data_ptr() for name, t in tensors.items()}, None
@@ -298,61 +348,82 @@ def _error(request, tensors):
     fault = Fault(request.fault)
     who = {"thread": tuple(request.fault_thread), "block": tuple(request.fault_block)}
     if fault in IN_AN_ARRAY:
-        who |= {"array": list(tensors)[request.fault_array], "element": request.fault_element}
+        who |= {
+            "array": list(tensors)[request.fault_array],
+            "element": request.fault_element,
+        }
     return KernelError(_sentence(fault, request, tensors), fault=fault, **who)
 
 
 def _sentence(fault, request, tensors):
-    who = Said(
-        "thread {thread} of block {block}",
-        thread=tuple(request.fault_thread), block=tuple(request.fault_block),
-    )  # fmt: skip
+    who = _("thread {thread} of block {block}").format(
+        thread=tuple(request.fault_thread), block=tuple(request.fault_block)
+    )
     if fault is Fault.UNKNOWN_MEMORY:
-        return Said("{who} touches memory that belongs to no array", who=who)
+        return _("{who} touches memory that belongs to no array").format(who=who)
     if fault is Fault.TRAP:
-        return Said("{who} divides by zero, or uses an invalid address or index", who=who)
+        return _("{who} divides by zero, or uses an invalid address or index").format(
+            who=who
+        )
     if fault is Fault.TOO_LONG:
-        template = "{who} does not end: it was stopped after {seconds:g} seconds"
-        return Said(template, who=who, seconds=request.seconds)
-    gaps = {"who": who, "verb": Said("writes") if request.fault_is_write else Said("reads")}
+        template = _("{who} does not end: it was stopped after {seconds:g} seconds")
+        return template.format(who=who, seconds=request.seconds)
+    gaps = {"who": who, "verb": _("writes") if request.fault_is_write else _("reads")}
     if fault is Fault.MISALIGNED:
-        return Said(
-            "{who} {verb} {bytes} bytes at {name}[{element}], an address that is no multiple of "
-            "{bytes}",
-            **gaps, bytes=request.fault_bytes, name=list(tensors)[request.fault_array],
+        return _(
+            "{who} {verb} {bytes} bytes at {name}[{element}], an address that is no "
+            "multiple of {bytes}"
+        ).format(
+            **gaps,
+            bytes=request.fault_bytes,
+            name=list(tensors)[request.fault_array],
             element=request.fault_element,
-        )  # fmt: skip
+        )
     if fault is Fault.RACE:
-        does = Said("touches") if request.fault_is_write else Said("writes")
-        return Said(
-            "{who} {verb} shared memory that thread {other} {does}, with no __syncthreads between",
-            **gaps, other=tuple(request.fault_other), does=does,
-        )  # fmt: skip
+        does = _("touches") if request.fault_is_write else _("writes")
+        return _(
+            "{who} {verb} shared memory that thread {other} {does}, with no "
+            "__syncthreads between"
+        ).format(**gaps, other=tuple(request.fault_other), does=does)
     if fault is Fault.SHARED_OUTSIDE:
-        return Said("{who} {verb} outside of its arrays in shared memory", **gaps)
+        return _("{who} {verb} outside of its arrays in shared memory").format(**gaps)
     if fault is Fault.SHARED_UNWRITTEN:
-        return Said("{who} {verb} shared memory that nothing was written to", **gaps)
+        return _("{who} {verb} shared memory that nothing was written to").format(
+            **gaps
+        )
     if fault is Fault.DIVERGED:
-        does = Said("has returned")
+        does = _("has returned")
         if request.fault_other_line:
-            does = Said("waits at another, in line {line}", line=request.fault_other_line)
-        return Said(
-            "{who} waits at the __syncthreads in line {place} of the source, but thread {other} "
-            "{does}: a block must meet at one barrier",
-            who=who, place=request.fault_line, other=tuple(request.fault_other), does=does,
-        )  # fmt: skip
+            does = _("waits at another, in line {line}").format(
+                line=request.fault_other_line
+            )
+        return _(
+            "{who} waits at the __syncthreads in line {place} of the source, but "
+            "thread {other} {does}: a block must meet at one barrier"
+        ).format(
+            who=who,
+            place=request.fault_line,
+            other=tuple(request.fault_other),
+            does=does,
+        )
     name = list(tensors)[request.fault_array]
     count = tensors[name].numel()
     gaps |= {"what": f"{name}[{request.fault_element}]", "name": name}
-    gaps["elements"] = Said("1 element") if count == 1 else Said("{count} elements", count=count)
+    gaps["elements"] = (
+        _("1 element") if count == 1 else _("{count} elements").format(count=count)
+    )
     return {
-        Fault.OUTSIDE: Said("{who} {verb} {what}, but {name} has {elements}", **gaps),
-        Fault.READ_ONLY: Said("{who} writes {what}, but {name} is const", **gaps),
-        Fault.WRITTEN_TWICE: Said("{who} writes {what}, which was written before", **gaps),
-        Fault.READ_UNWRITTEN: Said(
-            "{who} reads {what}, which nothing was written to (a pointer to an input is const)",
-            **gaps,
+        Fault.OUTSIDE: _("{who} {verb} {what}, but {name} has {elements}").format(
+            **gaps
         ),
+        Fault.READ_ONLY: _("{who} writes {what}, but {name} is const").format(**gaps),
+        Fault.WRITTEN_TWICE: _("{who} writes {what}, which was written before").format(
+            **gaps
+        ),
+        Fault.READ_UNWRITTEN: _(
+            "{who} reads {what}, which nothing was written to (a pointer to an input "
+            "is const)"
+        ).format(**gaps),
     }[fault]
 
 
@@ -381,7 +452,8 @@ def _compile(source, kernel):
         with tempfile.TemporaryDirectory() as folder:
             text, binary = Path(folder, "unit.cpp"), str(Path(folder, "unit.o"))
             text.write_text(unit, encoding="utf-8")
-            # Two steps: linking with -fsanitize=thread would bring in the sanitizer's own library.
+            # Two steps: linking with -fsanitize=thread would bring in the sanitizer's
+            # own library.
             for step in (
                 [*command, f"-I{FOLDER}", "-c", str(text), "-o", binary],
                 [*compiler, "-shared", binary, "-o", library],
@@ -390,9 +462,13 @@ def _compile(source, kernel):
                 if done.returncode:
                     said = done.stderr.strip()
                     raise_if_full(said)
-                    raise KernelError(f"{kernel} does not compile:\n{said}", compiler=said)
+                    raise KernelError(
+                        f"{kernel} does not compile:\n{said}", compiler=said
+                    )
 
-    return ctypes.CDLL(str(cached_file("kernel_*.so", [unit, *headers, *command, version], build)))
+    return ctypes.CDLL(
+        str(cached_file("kernel_*.so", [unit, *headers, *command, version], build))
+    )
 
 
 def _parameters(library):

@@ -1,4 +1,5 @@
-"""CUDA sources compiled to machine code without a device, by the NVRTC that CuPy brings.
+"""CUDA sources compiled to machine code without a device, by the NVRTC that CuPy
+brings.
 
 >>> source = "template <typename T> __global__ void fill(T* x) { x[threadIdx.x] = T(1); }"
 >>> compile_for(80, source, ["fill<float>"])["fill<float>"].spilled_bytes  # doctest: +SKIP
@@ -28,21 +29,26 @@ class Resources(NamedTuple):
 
 
 def architectures():
-    """The numbers that NVRTC accepts, [75, 80, ...]. Raises ImportError without CuPy or NVRTC."""
+    """The numbers that NVRTC accepts, [75, 80, ...].
+
+    Raises ImportError without CuPy or NVRTC.
+    """
     return sorted(_nvrtc().getSupportedArchs())
 
 
 def compile_for(architecture, source, names):
     """Compile `source` for one architecture, 90 for example; return {name: Resources}.
 
-    names: the kernels to compile, template arguments included.
-    What was compiled once is not compiled again. Raises NvrtcError with the compiler's messages if
-    the source does not compile, ImportError without CuPy or NVRTC.
+    names: the kernels to compile, template arguments included. What was compiled once
+    is not compiled again. Raises NvrtcError with the compiler's messages if the source
+    does not compile, ImportError without CuPy or NVRTC.
     """
     nvrtc = _nvrtc()
     options = [*options_for(architecture), "--split-compile=0"]  # uses the idle cores
     key = [source, *names, *options, version()]
-    report = cached_file("nvrtc_*.json", key, partial(_compile, nvrtc, source, names, options))
+    report = cached_file(
+        "nvrtc_*.json", key, partial(_compile, nvrtc, source, names, options)
+    )
     log, mangled = json.loads(Path(report).read_text(encoding="utf-8"))
     return {name: _resources(log, mangled[name]) for name in names}
 
@@ -53,7 +59,8 @@ def version():
 
 
 def machine_code(architecture, source, names):
-    """What a GPU of this architecture would load, as bytes, and {name: its name in there}.
+    """What a GPU of this architecture would load, as bytes, and {name: its name in
+    there}.
 
     Without split-compile, as CuPy compiles: with it the code for sm_120 is longer.
     """
@@ -67,7 +74,12 @@ def machine_code(architecture, source, names):
 
 def options_for(architecture):
     # CuPy adds -ftz=true, too. ptxas reports registers and spills in the log.
-    options = ["--std=c++17", f"-arch=sm_{architecture}", "-ftz=true", "--ptxas-options=-v"]
+    options = [
+        "--std=c++17",
+        f"-arch=sm_{architecture}",
+        "-ftz=true",
+        "--ptxas-options=-v",
+    ]
     return [*options, *(f"-I{folder}" for folder in _header_folders())]
 
 
@@ -98,14 +110,19 @@ def _nvrtc():
         nvrtc.getVersion()  # loads the library
     except Exception as error:
         raise ImportError(
-            "compiling CUDA sources needs CuPy with NVRTC: pip install 'cupy-cuda13x[ctk]'"
+            "compiling CUDA sources needs CuPy with NVRTC: pip install "
+            "'cupy-cuda13x[ctk]'"
         ) from error
     return nvrtc
 
 
 def _header_folders():
     """Where cuda_fp16.h is: in the wheels nvidia-*, or in a CUDA toolkit."""
-    roots = [Path(os.environ[name]) for name in ("CUDA_PATH", "CUDA_HOME") if name in os.environ]
+    roots = [
+        Path(os.environ[name])
+        for name in ("CUDA_PATH", "CUDA_HOME")
+        if name in os.environ
+    ]
     try:
         import nvidia
 
@@ -113,12 +130,18 @@ def _header_folders():
     except ImportError:
         pass
     roots.append(Path("/usr/local/cuda"))
-    return [root / "include" for root in roots if (root / "include" / "cuda_fp16.h").exists()]
+    return [
+        root / "include"
+        for root in roots
+        if (root / "include" / "cuda_fp16.h").exists()
+    ]
 
 
 def _resources(log, mangled):
     section = log.split(f"Function properties for {mangled}\n")[1]
-    sizes = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes", section)
+    sizes = re.search(
+        r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes", section
+    )
     stack, stores, loads = map(int, sizes.groups())
     registers = int(re.search(r"Used (\d+) registers", section).group(1))
     return Resources(registers, stack, stores + loads)

@@ -1,11 +1,12 @@
-"""How many instructions a kernel spends on each multiply-add, and how many of its loads are under
-way at once, counted in its machine code.
+"""How many instructions a kernel spends on each multiply-add, and how many of its loads
+are under way at once, counted in its machine code.
 
     python -m helpers.lessons.cuda_on_cpu.instructions [--architectures 80 90 120]
                                                        [--dtype float16]
 
-prints both for the three ways in which `helpers/ops/involution` computes an involution on a GPU, at
-the sizes of its benchmark. NVRTC compiles, nvdisasm turns machine code into text; no GPU is needed.
+prints both for the three ways in which `helpers/ops/involution` computes an involution
+on a GPU, at the sizes of its benchmark. NVRTC compiles, nvdisasm turns machine code
+into text; no GPU is needed.
 
 >>> source = '''
 ... __global__ void dot(const float* x, const float* y, float* sum, int count) {
@@ -46,14 +47,17 @@ SCHEDULERS = 132 * 4  # of an H100; each has room for 16 warps, and 2^14 registe
 class Count(NamedTuple):
     """A kernel's inner loop, or all of it where no loop holds a multiply-add.
 
-    The loop is the one with the most multiply-adds in its text; each instruction counts once.
+    The loop is the one with the most multiply-adds in its text; each instruction counts
+    once.
     """
 
     instructions: int
     multiply_adds: int
     loads: int
     outside: int  # instructions that are not in the loop
-    round_trips: int  # how often a warp waits for data in one pass, if every load takes one time
+    round_trips: (
+        int  # how often a warp waits for data in one pass, if every load takes one time
+    )
 
     @property
     def per_multiply_add(self):
@@ -66,10 +70,12 @@ class Count(NamedTuple):
 
 
 def count(architecture, source, names):
-    """{name: Count} for kernels of `source`, template arguments included, on one architecture.
+    """{name: Count} for kernels of `source`, template arguments included, on one
+    architecture.
 
-    Counts single and double precision. What was counted once is not counted again. Raises
-    ImportError without NVRTC or nvdisasm, NvrtcError if the source does not compile.
+    Counts single and double precision. What was counted once is not counted again.
+    Raises ImportError without NVRTC or nvdisasm, NvrtcError if the source does not
+    compile.
     """
     listed = _listings(architecture, source, names)
     return {name: count_text(text) for name, text in listed.items()}
@@ -78,16 +84,24 @@ def count(architecture, source, names):
 def resident_warps(threads, registers):
     """How many warps a scheduler of an H100 holds at once, on average, of a kernel.
 
-    threads: of the whole grid. registers: of one thread, as `every_architecture.compile_for` says.
+    threads: of the whole grid. registers: of one thread, as
+             `every_architecture.compile_for` says.
     """
-    room = min(16, 2**16 // 4 // (32 * -(-registers // 8) * 8))  # they are given out by eights
+    # They are given out by eights.
+    room = min(16, 2**16 // 4 // (32 * -(-registers // 8) * 8))
     return min(threads / 32 / SCHEDULERS, room)
 
 
 def texts(architecture, source, names):
-    """{name: what nvdisasm prints} for the same, without the bits of each instruction."""
+    """{name.
+
+    What nvdisasm prints} for the same, without the bits of each instruction.
+    """
     listed = _listings(architecture, source, names)
-    return {name: re.sub(r"\n? +/\* 0x[0-9a-f]+ \*/", "", text) for name, text in listed.items()}
+    return {
+        name: re.sub(r"\n? +/\* 0x[0-9a-f]+ \*/", "", text)
+        for name, text in listed.items()
+    }
 
 
 def _listings(architecture, source, names):
@@ -95,23 +109,33 @@ def _listings(architecture, source, names):
     options = every_architecture.options_for(architecture)
     key = [source, *names, *options, every_architecture.version(), nvdisasm]
     build = partial(_disassemble, nvdisasm, architecture, source, names)
-    return json.loads(cached_file("sass_*.json", key, build).read_text(encoding="utf-8"))
+    return json.loads(
+        cached_file("sass_*.json", key, build).read_text(encoding="utf-8")
+    )
 
 
 def find_nvdisasm():
-    """The path of nvdisasm: on PATH, in a CUDA toolkit, or in a wheel that brings it."""
+    """The path of nvdisasm.
+
+    On PATH, in a CUDA toolkit, or in a wheel that brings it.
+    """
     folders = [
-        Path(os.environ[name], "bin") for name in ("CUDA_PATH", "CUDA_HOME") if name in os.environ
+        Path(os.environ[name], "bin")
+        for name in ("CUDA_PATH", "CUDA_HOME")
+        if name in os.environ
     ]
     for package, inside in (("nvidia", "cu13/bin"), ("triton", "backends/nvidia/bin")):
         spec = find_spec(package)
         folders += [
-            Path(path, inside) for path in (spec.submodule_search_locations if spec else ())
+            Path(path, inside)
+            for path in (spec.submodule_search_locations if spec else ())
         ]
     path = os.pathsep.join([os.environ.get("PATH", ""), *map(str, folders)])
     found = shutil.which("nvdisasm", path=path)
     if not found:
-        raise ImportError("counting instructions needs nvdisasm: pip install nvidia-cuda-nvdisasm")
+        raise ImportError(
+            "counting instructions needs nvdisasm: pip install nvidia-cuda-nvdisasm"
+        )
     return found
 
 
@@ -121,7 +145,10 @@ def _disassemble(nvdisasm, architecture, source, names, result):
         binary = Path(folder, "kernel.cubin")
         binary.write_bytes(code)
         done = subprocess.run(
-            [nvdisasm, "-c", "-hex", str(binary)], capture_output=True, text=True, check=True
+            [nvdisasm, "-c", "-hex", str(binary)],
+            capture_output=True,
+            text=True,
+            check=True,
         )
     sections = re.split(r"^//-+ \.text\.", done.stdout, flags=re.MULTILINE)[1:]
     texts = {section.split(None, 1)[0]: section for section in sections}
@@ -145,7 +172,8 @@ def count_text(text):
     loops = [whole]
     for number, instruction in enumerate(instructions):
         target = re.search(r"\bBRA\b.*`\((\.L_\w+)\)", instruction)
-        if target and labels[target[1]] < number:  # backwards; "jump to yourself" ends the text
+        # Backwards; "jump to yourself" ends the text.
+        if target and labels[target[1]] < number:
             loops.append((labels[target[1]], number + 1))
 
     def matches(pattern, loop):
@@ -155,7 +183,8 @@ def count_text(text):
     inner = [loop for loop in loops if loop != whole and sums[loop]] or [whole]
     most = max(sums[loop] for loop in inner)
     begin, end = min(
-        (loop for loop in inner if sums[loop] == most), key=lambda loop: loop[1] - loop[0]
+        (loop for loop in inner if sums[loop] == most),
+        key=lambda loop: loop[1] - loop[0],
     )
     loop = begin, end
     trips = _round_trips(zip(instructions[begin:end], bits[begin:end], strict=True))
@@ -169,10 +198,10 @@ NO_WAIT = 7 << 46
 def _round_trips(loop, passes=8):
     """How many times in a row a warp waits in one pass, once the first passes are over.
 
-    All branches but the loop's own are taken for not taken, and all but loads takes no time. Since
-    Volta, the bits of an instruction say which scoreboards it waits for, and which one it marks:
-    Jia et al., Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking, 2018,
-    https://arxiv.org/abs/1804.06826, section 2.1
+    All branches but the loop's own are taken for not taken, and all but loads takes no
+    time. Since Volta, the bits of an instruction say which scoreboards it waits for,
+    and which one it marks: Jia et al., Dissecting the NVIDIA Volta GPU Architecture via
+    Microbenchmarking, 2018, https://arxiv.org/abs/1804.06826, section 2.1
     """
     loop = list(loop)
     now, ends, there = 0, [], [0 for _ in SCOREBOARDS]
@@ -186,9 +215,13 @@ def _round_trips(loop, passes=8):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m helpers.lessons.cuda_on_cpu.instructions")
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers.lessons.cuda_on_cpu.instructions"
+    )
     parser.add_argument("--architectures", type=int, nargs="+", default=[80, 90, 120])
-    parser.add_argument("--dtype", default="float32", choices=["float32", "float16", "bfloat16"])
+    parser.add_argument(
+        "--dtype", default="float32", choices=["float32", "float16", "bfloat16"]
+    )
     options = parser.parse_args(arguments)
     architectures = options.architectures
     what = f"7 x 7, {options.dtype} (outside of it, once)"
@@ -207,7 +240,11 @@ def main(arguments=None):
 
 def cases(dtype=torch.float32):
     """(label, source, names) for what the benchmark measures on a GPU."""
-    yield "readable", launch.SOURCE, [launch.kernel_name(k, dtype, "int") for k in KERNELS]
+    yield (
+        "readable",
+        launch.SOURCE,
+        [launch.kernel_name(k, dtype, "int") for k in KERNELS],
+    )
     for shape in benchmark.SHAPES:
         batch, channels, size = shape
         geometry = benchmark.geometry_of(*shape)
@@ -217,7 +254,9 @@ def cases(dtype=torch.float32):
         names = [launch.fast_kernel_name(kernel, dtype, geometry) for kernel in KERNELS]
         yield label, launch.FAST_SOURCE, names
     pack = launch.PACK_BYTES // dtype.itemsize  # the same at every size
-    names = [launch.fast_kernel_name(kernel, dtype, geometry, pack) for kernel in KERNELS]
+    names = [
+        launch.fast_kernel_name(kernel, dtype, geometry, pack) for kernel in KERNELS
+    ]
     yield "channels_last", launch.FAST_SOURCE, names
 
 

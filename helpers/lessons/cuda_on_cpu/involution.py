@@ -19,8 +19,12 @@ from . import emulator
 
 
 def all_names(index=INDEXES, types=tuple(TYPES)):
-    """The names of the kernels of `kernels.cu`, for the given index and tensor types."""
-    return [kernel_name(kernel, t, i) for kernel in KERNELS for t in types for i in index]
+    """The names of the kernels of `kernels.cu`, for the given index and tensor
+    types.
+    """
+    return [
+        kernel_name(kernel, t, i) for kernel in KERNELS for t in types for i in index
+    ]
 
 
 def runner(source):
@@ -44,7 +48,8 @@ forward, grad_input, grad_weight = (
 
 
 def reads(kernel, geometry, source=FAST_SOURCE, fast=False, dtype=torch.float32):
-    """How many loads of each array one thread makes, {array: count}. One may bring many elements.
+    """How many loads of each array one thread makes, {array: count}. One may bring many
+    elements.
 
     The thread owns a pixel in the middle of the first plane.
     """
@@ -55,11 +60,14 @@ def reads(kernel, geometry, source=FAST_SOURCE, fast=False, dtype=torch.float32)
 
     def run(plan, tensors):
         block = (math.prod(plan.block), 1)  # the first plane alone, whatever the kernel
-        pixels = int(plan.name.split(", ")[-9]) if fast else 1  # as fast_kernel_name writes it
+        # As fast_kernel_name writes it.
+        pixels = int(plan.name.split(", ")[-9]) if fast else 1
         watch = divmod(pixel // pixels, block[0])
         only = range(watch[0], watch[0] + 1)
         arguments, options = plan.arguments(tensors), {"watch": watch, "blocks": only}
-        seen.extend(emulator.run(source, plan.name, plan.grid, block, arguments, **options))
+        seen.extend(
+            emulator.run(source, plan.name, plan.grid, block, arguments, **options)
+        )
 
     launch(kernel, *tensors, geometry, run, fast=fast)
     arrays = [array for action, array, _ in seen if action == "read"]
@@ -67,19 +75,25 @@ def reads(kernel, geometry, source=FAST_SOURCE, fast=False, dtype=torch.float32)
 
 
 def sectors(kernel, first, second, geometry, source=FAST_SOURCE):
-    """How many sectors of 32 bytes a warp reads for one multiply-add of each of its 32 threads.
+    """How many sectors of 32 bytes a warp reads for one multiply-add of each of its 32
+    threads.
 
-    Memory and caches answer in sectors: 4 are enough for 32 neighbouring floats. first, second: as
-    for `fast`, of sizes at which all threads of a warp in the middle do the same.
+    Memory and caches answer in sectors: 4 are enough for 32 neighbouring floats. first,
+    second: as for `fast`, of sizes at which all threads of a warp in the middle do the
+    same.
     """
     s = geometry
     taps = s.kernel_height * s.kernel_width
-    summands = s.channels // s.groups if kernel == "grad_weight" else taps  # of each element
+    # Of each element.
+    summands = s.channels // s.groups if kernel == "grad_weight" else taps
     result = []
 
     def run(plan, tensors):
         middle = plan.grid[0] // 2
-        only, launched = range(middle, middle + 1), (source, plan.name, plan.grid, plan.block)
+        only, launched = (
+            range(middle, middle + 1),
+            (source, plan.name, plan.grid, plan.block),
+        )
         arguments = plan.arguments(tensors)
         threads = [
             emulator.run(*launched, arguments, watch=(middle, lane), blocks=only)
@@ -92,7 +106,9 @@ def sectors(kernel, first, second, geometry, source=FAST_SOURCE):
                 written += len(places[0])
             else:
                 elements = {element for place in places for element in place}
-                touched += len({element * first.element_size() // 32 for element in elements})
+                touched += len(
+                    {element * first.element_size() // 32 for element in elements}
+                )
         result.append(touched / (written * summands))
 
     launch(kernel, first, second, geometry, run, fast=True)

@@ -3,7 +3,7 @@
 from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 
 
 class Triple(Function):
@@ -22,25 +22,29 @@ EXERCISE_1 = Exercise(
     reference=Triple,
     stub={"return 3 * grad_output": "..."},
     wrong=[
-        ({"3 * grad_output": "3 * grad_output.detach()"}, "second derivative silently counts it"),
-        ({"3 * grad_output": "3 * grad_output.reshape(-1, 4).view_as(grad_output)"},
-         "with an input of shape (7,)"),
-        ({"3 * grad": "grad"}, "multiplied by 0.333"),
-        ({"3 * grad_output": "grad_output * 0 + 3"}, "does not depend on grad_output"),
+        (
+            {"3 * grad_output": "3 * grad_output.detach()"},
+            "second derivative silently counts it",
+        ),
+        (
+            {"3 * grad_output": "3 * grad_output.reshape(-1, 4).view_as(grad_output)"},
+            "with an input of shape (7,)",
+        ),
         ({"return 3 * grad": "3 * grad"}, "Is a `return` missing in `backward`?"),
-        ({"3 * grad_output": "3 * grad_output.float()"}, "float32"),
-        ({"    @staticmethod\n    def backward(ctx": "    def backward(self"},
-         "`backward` must be a static method"),
+        (
+            {"    @staticmethod\n    def backward(ctx": "    def backward(self"},
+            "`backward` must be a static method",
+        ),
     ],
     like=lambda x: 3 * x,
-    feeds=(Feed(shapes="..."),),
+    inputs=(Inputs(shapes="..."),),
     success="if x grows by 1, the output grows by 3, so each gradient that arrives is "
     "multiplied by 3 before it is passed on.",
     hints=(
         "How much does 3 * x grow if x grows by a little?",
-        "backward gets grad_output, the slope of what follows. The chain rule combines it with "
-        "the slope of 3 * x.",
+        "backward gets grad_output, the slope of what follows. The chain rule "
+        "combines it with the slope of 3 * x.",
     ),
     explanation="The chain rule: the slope of the whole is the slope of what follows "
     "(grad_output) times the slope of this step (3).",
-)  # fmt: skip
+)

@@ -7,45 +7,49 @@ from dataclasses import replace
 import torch
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.compare import difference, unlike
-from helpers.lessons.judge.numbers import changed, first_line
+from helpers.lessons.judge.compare import explain_difference, find_difference
+from helpers.lessons.judge.numbers import changed_in_place, first_line
 from helpers.lessons.judge.properties import instances_apart, keeps_only, random
-from helpers.lessons.judge.variations import Feed, caught
-from helpers.lessons.said import Said, Wrong, at, said
+from helpers.lessons.judge.variations import Inputs, caught
+from helpers.lessons.language import N_, _, at
 from helpers.ops import legacy
 from helpers.ops.legacy import Function
 
 
 def _is_legacy(attempt):
     if issubclass(attempt, torch.autograd.Function):
-        yield Wrong(
-            "it derives from today's torch.autograd.Function. In the old style you write `from "
-            "helpers.ops.legacy import Function`."
+        yield _(
+            "it derives from today's torch.autograd.Function. In the old style you "
+            "write `from helpers.ops.legacy import Function`."
         )
     if not issubclass(attempt, Function):
-        yield Wrong("it does not derive from Function: `from helpers.ops.legacy import Function`.")
+        yield _(
+            "it does not derive from Function: `from helpers.ops.legacy import "
+            "Function`."
+        )
     arguments = {"forward": "x", "backward": "grad_output"}
     for name, argument in arguments.items():
         if isinstance(inspect.getattr_static(attempt, name), staticmethod):
-            yield Wrong(
-                "`{name}` is a static method, as it is today. In 2017 {name} took (self, "
-                "{argument}), and arguments that were not tensors went to `__init__`.",
-                name=name,
-                argument=argument,
-            )
+            yield _(
+                "`{name}` is a static method, as it is today. In 2017 {name} took "
+                "(self, {argument}), and arguments that were not tensors went to "
+                "`__init__`."
+            ).format(name=name, argument=argument)
     if attempt.__init__ is object.__init__:
-        yield Wrong("it has no method `__init__`. Two underscores on each side?")
+        yield _("it has no method `__init__`. Two underscores on each side?")
     for name, argument in arguments.items():
         method = inspect.getattr_static(attempt, name)
         if method is getattr(Function, name):
-            yield Wrong(
-                "it has no method `{name}`, nor inherits one. Look at spelling and indentation.",
-                name=name,
-            )
+            yield _(
+                "it has no method `{name}`, nor inherits one. Look at spelling and "
+                "indentation."
+            ).format(name=name)
         try:
             inspect.signature(method).bind("self", argument)
         except TypeError:
-            yield Wrong("`{name}` must take (self, {argument}).", name=name, argument=argument)
+            yield _("`{name}` must take (self, {argument}).").format(
+                name=name, argument=argument
+            )
 
 
 def _instances_like(like, *feeds):
@@ -59,61 +63,70 @@ def _instances_like(like, *feeds):
             yield at(where, explained(inputs))
         for feed in feeds:
             called = lambda x, *arguments: attempt(*arguments)(x)  # noqa: E731
-            yield from caught(unlike, called, like, feed, explained)
+            yield from caught(find_difference, called, like, feed, explained)
 
     return sentences
 
 
 def _wrong_instance(attempt, arguments, like, x):
-    """`difference` for instances of a legacy class, after what it has no eye or no words for."""
+    """`explain_difference` for instances of a legacy class, after what it has no eye or
+    no words for.
+    """
     try:
         instance = attempt(*arguments)
     except Exception as error:
         kind, message = type(error).__name__, first_line(error).rstrip(".")
-        return Wrong("the constructor raises {kind}: {message}.", kind=kind, message=message)
-    with contextlib.suppress(Exception):  # `difference` says what raises
+        return _("the constructor raises {kind}: {message}.").format(
+            kind=kind, message=message
+        )
+    with contextlib.suppress(Exception):  # What raises is said below
         given = x.clone()
         output = instance.forward(given)
-        wrong = changed(x=(given, x))
+        wrong = changed_in_place(x=(given, x))
         if wrong:
             return wrong
         if output is None:
-            return Wrong("it returns None. Is a `return` missing in `forward`?")
+            return _("it returns None. Is a `return` missing in `forward`?")
         output = attempt(*arguments)(x.clone().requires_grad_())
-        gradient = output.grad_fn.apply(torch.ones_like(output))[1]  # before the engine casts it
+        # Before the engine casts it.
+        gradient = output.grad_fn.apply(torch.ones_like(output))[1]
         if output.dtype == x.dtype != gradient.dtype:
             given, right = (str(t.dtype)[6:] for t in (gradient, x))
-            return Wrong(
-                "`backward` returns {given} for `x`, which is {right}.", given=given, right=right
+            return _("`backward` returns {given} for `x`, which is {right}.").format(
+                given=given, right=right
             )
-    return difference(
-        lambda x: attempt(*arguments)(x), lambda x: like(x, *arguments), [x], adapted=_of_2017
+    return explain_difference(
+        lambda x: attempt(*arguments)(x),
+        lambda x: like(x, *arguments),
+        [x],
+        adapted=_of_2017,
     )
 
 
-RENAMED = Said(
-    "The gradient of `x` has the elements of grad_output in their old order, as a reshape or a "
-    "view leaves them. That renames positions; it does not exchange dimensions."
+RENAMED = N_(
+    "The gradient of `x` has the elements of grad_output in their old order, as a "
+    "reshape or a view leaves them. That renames positions; it does not exchange "
+    "dimensions."
 )
 REMEDIES = {  # with `self` where today it is ctx
-    "saved-no-tensor": "its arguments: one tensor after the other, not in a list; what is no "
-    "tensor goes on self",
-    "dirty-not-returned": "self.mark_dirty",
+    "saved-no-tensor": N_(
+        "its arguments: one tensor after the other, not in a list; what is no "
+        "tensor goes on self"
+    ),
+    "dirty-not-returned": N_("self.mark_dirty"),
 }
-OURS = {line.strip() for line in inspect.getsource(legacy).splitlines()}
 
 
 def _of_2017(found):
-    """A finding as it fits the old style, which the doctor sees only through legacy.py."""
-    if found.code == "transposed":  # which has the right shape here, so it was no transpose
-        return replace(found, sentence=RENAMED, look=None)
-    look = said(REMEDIES.get(found.code, found.look))
-    place = look and look.gaps.get("place", look)
-    if place and place.gaps.get("code") in OURS:
-        look = look.gaps.get("look")
-    gaps = found.sentence.gaps
-    gaps = gaps | {"x": "`x`"} if "x" in gaps else gaps
-    return replace(found, sentence=Said(found.sentence.template, **gaps), look=look)
+    """A finding as it fits the old style, which the doctor sees only through
+    legacy.py.
+    """
+    if found.code == "transposed":  # it has the right shape, so it was no transpose
+        return replace(found, message=_(RENAMED), remedy="")
+    ours = found.file == legacy.__file__  # whose lines nobody needs to read
+    remedy = REMEDIES.get(found.code, "" if ours else found.remedy)
+    message = found.message.replace(f"`{found.input}`", "`x`")
+    return replace(found, message=message, remedy=_(remedy))
 
 
 class AddConstant(Function):
@@ -138,59 +151,54 @@ EXERCISE_1 = Exercise(
 
     def backward(self, grad_output): ...""",
     wrong=[
-        ({"return grad_output": "return grad_output * self.constant"}, "multiplied by 2.5"),
-        ({"return grad_output": "return grad_output + self.constant"},
-         "not proportional to grad_output"),
-        ({"return grad_output": "return grad_output, grad_output.sum()"},
-         "(expected 1, but got 2)."),
-        ({"return grad_output": "return grad_output.float()"}, "returns float32 for `x`"),
-        ({"return grad_output": "return grad_output * self.x / self.x",
-          "return x": "self.x = x\n        return x"}, "makes nan or inf in the gradient of `x`"),
-        ({"= constant": "= torch.tensor(constant)"}, "with constant = 0.1"),
-        ({"self.constant = constant": "pass"},
-         "has no attribute 'constant'. Look at: `return x + self.constant` (line"),
-        ({"self.constant": "AddConstant.constant"},
-         "two instances with different constants disturb each other"),
-        ({"+ self.constant": "+ 2.5"}, "with constant = -1.0"),
-        ({"return x + self.constant": "x + self.constant"}, "Is a `return` missing in `forward`?"),
-        ({"return x +": "x +=",
-          "self.constant\n\n    def backward": "self.constant; return x\n\n    def backward"},
-         "it changes `x` in place."),
-        ({"return x + self.constant":
-          "y = x + self.constant; self.mark_non_differentiable(y); return y"},
-         "the output requires no gradient"),
-        ({"(Function)": "(torch.autograd.Function)"}, "derives from today's"),
-        ({"(Function)": ""}, "does not derive from Function"),
+        (
+            {"return grad_output": "return grad_output.float()"},
+            "returns float32 for `x`",
+        ),
+        (
+            {"self.constant": "AddConstant.constant"},
+            "two instances with different constants disturb each other",
+        ),
         ({"def backward": "def backwards"}, "it has no method `backward`"),
-        ({"__init__": "_init_"}, "it has no method `__init__`"),
-        ({"(self, constant)": "(self)", "= constant": "= 2.5"}, "the constructor raises TypeError"),
-        ({"def forward": "@staticmethod\n    def forward"},
-         "In 2017 forward took (self, x), and arguments that were not tensors went to `__init__`."),
-        ({"forward(self, x)": "forward(x)"}, "`forward` must take (self, x)."),
-        ({"(self, grad_output)": "(grad_output)"}, "`backward` must take (self, grad_output)."),
+        (
+            {"(self, constant)": "(self)", "= constant": "= 2.5"},
+            "the constructor raises TypeError",
+        ),
+        (
+            {"def forward": "@staticmethod\n    def forward"},
+            "In 2017 forward took (self, x), and arguments that were not tensors "
+            "went to `__init__`.",
+        ),
     ],
     properties=[
         _is_legacy,
         _instances_like(
             lambda x, constant: x + constant,
-            Feed(
+            Inputs(
                 shapes="...",
                 constants=((2.5,), (-1.0,), (0.1,), (0,)),
                 names="constant",
             ),
         ),
-        instances_apart([1.0], [100.0], random(3),
-            "two instances with different constants disturb each other. Keep it in `self`.",
+        instances_apart(
+            [1.0],
+            [100.0],
+            random(3),
+            N_(
+                "two instances with different constants disturb each other. Keep it "
+                "in `self`."
+            ),
         ),
     ],
-    success="the constant came in through the constructor, and the gradient passes unchanged.",
+    success="the constant came in through the constructor, and the gradient passes "
+    "unchanged.",
     hints=(
         "The constant is not a tensor. Which method took such arguments in 2017?",
         "If x grows by 1, how much does x + c grow?",
     ),
-    explanation="The slope of x + c is 1, whatever c is, so backward returns the gradient "
-    "that it received.",
-)  # fmt: skip
+    explanation="The slope of x + c is 1, whatever c is, so backward returns the "
+    "gradient that it received.",
+)
 
 
 class Transpose(Function):
@@ -220,25 +228,17 @@ EXERCISE_2 = Exercise(
 
     def backward(self, grad_output): ...""",
     wrong=[
-        ({"grad_output.transpose(*self.dims)": "grad_output"},
-         "belongs there: perhaps it is transposed"),
-        ({"grad_output.transpose(*self.dims)": "grad_output.transpose(0, 1)"},
-         "with dim0 = 0 and dim1 = 2"),
-        ({"self.dims = dim0, dim1": "self.dims = sorted((dim0, dim1))",
-          "grad_output.transpose(*self.dims)":
-          "grad_output.transpose(-2, 1) if self.dims[0] < 0 else grad_output.transpose(*"
-          "self.dims)"}, "dim"),
-        ({"x.transpose(*self.dims)": "x.transpose(self.dims[0], -1)"},
-         "with dim0 = -1 and dim1 = 0: the output has shape"),
-        ({"grad_output.transpose(*self.dims)": "grad_output.transpose(self.dims[0], -1)"},
-         "with dim0 = -1 and dim1 = 0: The gradient of `x`"),
-        ({"return x.transpose": "self.size = x.size(); return x.transpose",
-          "grad_output.transpose(*self.dims)": "grad_output.reshape(self.size)"},
-         "That renames positions; it does not exchange dimensions."),
-        ({"x.transpose(*self.dims)": "x.transpose(*map(abs, self.dims))"}, "with dim0 = -2"),
-        ({"return grad_output.transpose(*self.dims)": "return grad_output.reshape([4, 5, 3])\\\n"
-          "            if grad_output.dim() == 3 else grad_output.t()"},
-         "has the elements of grad_output in their old order"),
+        (
+            {
+                "return x.transpose": "self.size = x.size(); return x.transpose",
+                "grad_output.transpose(*self.dims)": "grad_output.reshape(self.size)",
+            },
+            "That renames positions; it does not exchange dimensions.",
+        ),
+        (
+            {"x.transpose(*self.dims)": "x.transpose(*map(abs, self.dims))"},
+            "with dim0 = -2",
+        ),
         ({"self.dims": "Transpose.dims"}, "disturb each other"),
         ({"(Function)": "(torch.autograd.Function)"}, "derives from today's"),
     ],
@@ -247,22 +247,30 @@ EXERCISE_2 = Exercise(
         _instances_like(
             torch.transpose,
             *(
-                Feed(shapes=shape, constants=dimensions, names="dim0 dim1")
+                Inputs(shapes=shape, constants=dimensions, names="dim0 dim1")
                 for shape, dimensions in DIMENSIONS.items()
             ),
         ),
-        instances_apart((0, 1), (1, 2), random(3, 3, 3),
-            "two instances with different dimensions disturb each other. Keep the two in `self`.",
+        instances_apart(
+            (0, 1),
+            (1, 2),
+            random(3, 3, 3),
+            N_(
+                "two instances with different dimensions disturb each other. Keep "
+                "the two in `self`."
+            ),
         ),
     ],
-    success="exchanging the same two dimensions again brings each gradient back to its place.",
+    success="exchanging the same two dimensions again brings each gradient back to "
+    "its place.",
     hints=(
-        "Each output element is one input element that has moved. Its gradient moves back.",
+        "Each output element is one input element that has moved. Its gradient moves "
+        "back.",
         "What undoes an exchange of two dimensions?",
     ),
-    explanation="A transposition is its own inverse. backward needs only the two dimensions, "
-    "and they live in self.",
-)  # fmt: skip
+    explanation="A transposition is its own inverse. backward needs only the two "
+    "dimensions, and they live in self.",
+)
 
 
 class SquaredErrorToday(torch.autograd.Function):
@@ -284,34 +292,41 @@ EXERCISE_3 = Exercise(
     reference=SquaredErrorToday,
     stub="class SquaredErrorToday(torch.autograd.Function): ...",
     wrong=[
-        ({"torch.autograd.Function": "Function"},
-         "must derive from torch.autograd.Function; its Function is that of helpers.ops.legacy."),
-        ({"    @staticmethod\n": ""}, "`forward` must be a static method"),
-        ({"(x - ctx": "(x.detach() - ctx"}, "Look at: .detach(), .data"),
-        ({"        return grad": "        with torch.no_grad(): return grad"},
-         "Look at: .detach(), .data, torch.no_grad"),
-        ({"* 2 *": "*"}, "multiplied by 0.5"),
-        ({"(ctx, x, target)": "(ctx, x)", "ctx.target = target": "ctx.target = 5",
-          "(x - target)": "(x - 5)"}, "`forward` must take (ctx, x, target)."),
-        ({"save_for_backward(x)": "save_for_backward(x - target)", "(x - ctx.target)": "x"},
-         "an intermediate kept on ctx, or saved and not returned"),
+        (
+            {"torch.autograd.Function": "Function"},
+            "must derive from torch.autograd.Function; its Function is that of "
+            "helpers.ops.legacy.",
+        ),
+        (
+            {
+                "(ctx, x, target)": "(ctx, x)",
+                "ctx.target = target": "ctx.target = 5",
+                "(x - target)": "(x - 5)",
+            },
+            "`forward` must take (ctx, x, target).",
+        ),
         ({"ctx.target": "SquaredErrorToday.target"}, "disturb each other"),
-        ({"_backward(x)": "_backward(x, x - 5)", "(x,) =": "x, _ ="}, "neither an input"),
+        (
+            {"_backward(x)": "_backward(x, x - 5)", "(x,) =": "x, _ ="},
+            "neither an input",
+        ),
     ],
     like=lambda x, target: (x - target) ** 2,
-    feeds=(Feed(shapes="...", constants=((5,), (0,)), names="target"),),
+    inputs=(Inputs(shapes="...", constants=((5,), (0,)), names="target"),),
     order=2,
     properties=[keeps_only("inputs and outputs", random(100, 200), 5)],
-    success="the same formula in a new home: ctx instead of self, and None for the constant. "
-    "The second derivative, which the old style could not have, is there.",
+    success="the same formula in a new home: ctx instead of self, and None for the "
+    "constant. The second derivative, which the old style could not have, is "
+    "there.",
     hints=(
-        "Two decorators, and self becomes ctx. There is no constructor any more: forward takes "
-        "the target after x.",
-        "ctx.save_for_backward and ctx.saved_tensors keep their names; the target, a number, is "
-        "an attribute of ctx.",
-        "backward returns two values: the gradient of x, and None for the target. For the second "
-        "derivative, use x as saved_tensors gives it to you: no .data, no detach.",
+        "Two decorators, and self becomes ctx. There is no constructor any more: "
+        "forward takes the target after x.",
+        "ctx.save_for_backward and ctx.saved_tensors keep their names; the target, a "
+        "number, is an attribute of ctx.",
+        "backward returns two values: the gradient of x, and None for the target. "
+        "For the second derivative, use x as saved_tensors gives it to you: no "
+        ".data, no detach.",
     ),
-    explanation="In the new style saved tensors come with their history, so backward is "
-    "recorded like any other computation and can be differentiated.",
-)  # fmt: skip
+    explanation="In the new style saved tensors come with their history, so backward "
+    "is recorded like any other computation and can be differentiated.",
+)

@@ -5,7 +5,7 @@ from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.properties import gradients_fit, keeps_only, random
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 
 
 class Square(Function):
@@ -26,45 +26,54 @@ EXERCISE_1 = Exercise(
     reference=Square,
     stub="class Square(Function): ...",
     wrong=[
-        ({"2 * x * grad_output": "2 * x"}, "does not depend on grad_output"),
-        ({"return x * x": "return x**3"}, "`forward`: the output"),
-        ({"return x * x": ""}, "`return` missing"),
-        ({"        return 2 *": "        with torch.no_grad(): return 2 *"},
-         "a second derivative silently counts it as a constant"),
-        ({"(x,) = ctx.saved_tensors": "x = ctx.saved_tensors"}, "`(x,) = ctx.saved_tensors`"),
-        ({"(x,) = ctx.saved_tensors": "x = ctx.saved_tensors", "2 * x *": "2 * x[0] * None *"},
-         "'Tensor' and 'NoneType'"),
-        ({"ctx.saved_tensors": "ctx.saved_tensors[1:]"}, "unpacks another number of values"),
-        ({"(ctx, grad_output)": "(ctx, x)", "(x,) = ctx.saved_tensors": "", "x * grad_output": "x"},
-         "The argument `x` of backward is the gradient that arrives."),
-        ({"class Square": "x = torch.ones(2)\n\n\nclass Square", "(x,) = ctx.saved_tensors": ""},
-         "`x` in `backward` is the notebook's `x`"),
-        ({"ctx.save_for_backward(x)": ""}, "unpacks 1 saved tensor(s), but forward saved none."),
-        ({"(x)": "(x.clone())", "return x * x": "return x.mul_(x).clone()"}, "in place"),
-        ({"return x * x": "return (x * x,)"}, "it returns a tuple, but a tensor is asked for"),
-        ({"ctx.save_for_backward(x)": "ctx.x = x", "(x,) = ctx.saved_tensors": "x = ctx.x"},
-         "`ctx.x` holds an input outside `save_for_backward`"),
-        ({"save_for_backward(x)": "save_for_backward(2 * x)", "2 * x *": "x *",
-          "    @staticmethod\n    def backward":
-          "    @staticmethod\n    @torch.autograd.function.once_differentiable\n    def backward"},
-         "neither an input nor an output"),
-        ({"2 * x * grad_output": "2 * x * grad_output.detach()"}, "with respect to grad_output"),
-        ({"forward(ctx, x)": "forward(x)"}, "`forward` must take (ctx, x)."),
-        ({"x * x": 'torch.einsum("ij,ij->ij", x, x)'}, "with an input of shape (7,)"),
+        (
+            {"(x,) = ctx.saved_tensors": "x = ctx.saved_tensors"},
+            "`(x,) = ctx.saved_tensors`",
+        ),
+        (
+            {
+                "(ctx, grad_output)": "(ctx, x)",
+                "(x,) = ctx.saved_tensors": "",
+                "x * grad_output": "x",
+            },
+            "The argument `x` of backward is the gradient that arrives.",
+        ),
+        (
+            {
+                "class Square": "x = torch.ones(2)\n\n\nclass Square",
+                "(x,) = ctx.saved_tensors": "",
+            },
+            "`x` in `backward` is the notebook's `x`",
+        ),
+        (
+            {"ctx.save_for_backward(x)": ""},
+            "unpacks 1 saved tensor(s), but forward saved none.",
+        ),
+        (
+            {
+                "save_for_backward(x)": "save_for_backward(2 * x)",
+                "2 * x *": "x *",
+                "    @staticmethod\n    def backward": "    @staticmethod\n    "
+                "@torch.autograd.function.once_differentiable\n    def "
+                "backward",
+            },
+            "neither an input nor an output",
+        ),
     ],
     like=lambda x: x**2,
-    feeds=(Feed(shapes="...", far=1e6),),
+    inputs=(Inputs(shapes="...", far=1e6),),
     properties=[keeps_only("inputs and outputs", random(100, 200))],
-    success="values and gradient agree with `x ** 2`. The derivative of x² is 2x, and the "
-    "chain rule multiplies it by grad_output.",
+    success="values and gradient agree with `x ** 2`. The derivative of x² is 2x, "
+    "and the chain rule multiplies it by grad_output.",
     hints=(
         "backward needs x. How does forward hand it over?",
         "ctx.save_for_backward(x) in forward; (x,) = ctx.saved_tensors in backward.",
-        "Which rule combines your derivative with grad_output, the gradient that arrives?",
+        "Which rule combines your derivative with grad_output, the gradient that "
+        "arrives?",
     ),
-    explanation="x is saved, not 2x: autograd then sees in backward how the gradient depends "
-    "on x, so that a second derivative is right as well.",
-)  # fmt: skip
+    explanation="x is saved, not 2x: autograd then sees in backward how the gradient "
+    "depends on x, so that a second derivative is right as well.",
+)
 
 
 class Multiply(Function):
@@ -76,7 +85,10 @@ class Multiply(Function):
     @staticmethod
     def backward(ctx, grad_output):
         a, b = ctx.saved_tensors
-        return (grad_output * b).sum_to_size(a.shape), (grad_output * a).sum_to_size(b.shape)
+        return (
+            (grad_output * b).sum_to_size(a.shape),
+            (grad_output * a).sum_to_size(b.shape),
+        )
 
 
 def _fits(reduced):
@@ -91,53 +103,65 @@ def _fits(reduced):
 
 LEADING = "g.sum(tuple(range(g.dim() - t.dim()))) if g.dim() > t.dim() else "
 ONES = "g.sum([d for d, size in enumerate(t.shape) if size == 1], keepdim=True)"
-PAIRS = Feed(
+PAIRS = Inputs(
     shapes=[
-        ((4, 3), (4, 3)), ((4, 3), (3,)), ((3,), (4, 3)), ((4, 1), (1, 3)), ((2, 3), ()),
-        ((4, 3), (1, 1)), ((2, 4, 3), (3,)), ((2, 4, 3), (4, 1)), ((3, 1, 1), (2, 3, 1, 5)),
+        ((4, 3), (4, 3)),
+        ((4, 3), (3,)),
+        ((3,), (4, 3)),
+        ((4, 1), (1, 3)),
+        ((2, 3), ()),
+        ((4, 3), (1, 1)),
+        ((2, 4, 3), (3,)),
+        ((2, 4, 3), (4, 1)),
+        ((3, 1, 1), (2, 3, 1, 5)),
         ((0, 3), (3,)),
     ],
-)  # fmt: skip
+)
 EXERCISE_2 = Exercise(
     number="2.2",
     name="Multiply",
     reference=Multiply,
     stub="class Multiply(Function): ...",
     wrong=[
-        ({".sum_to_size(a.shape)": "", ".sum_to_size(b.shape)": ""}, "only the engine made it fit"),
-        ({"a, b = ctx": "b, a = ctx"}, "The gradient returned for `a` is that of `b`"),
-        ({"        return (": "        with torch.no_grad(): return ("}, "silently"),
-        ({".sum_to_size(a.shape)": "", ".sum_to_size(b.shape)": ".sum(0)"}, "The gradient of `b`"),
-        ({", (grad_output * a).sum_to_size(b.shape)": ""}, "Backward returned 1 gradient(s)"),
-        ({"(grad_output * a).sum_to_size(b.shape)": "None"}, "None stands in its place"),
-        ({"sum_to_size(a.shape)": "sum(1, keepdim=True) if a.shape[1] == 1 else grad_output * b",
-          "sum_to_size(b.shape)": "sum(0, keepdim=b.dim() == 2) if a.shape != b.shape else "
-          "grad_output * a"}, "with inputs of shapes (3,) and (4, 3)"),
-        (_fits(LEADING + "g.sum(0 if t.shape[0] == 1 else 1, keepdim=True)"),
-         "with inputs of shapes (4, 3) and (1, 1)"),
-        (_fits(f"g.sum() if t.dim() == 0 else g.sum(0) if g.dim() > t.dim() else {ONES}"),
-         "with inputs of shapes (2, 4, 3) and (3,)"),
-        (_fits("None"), "with inputs of shapes (4, 3) and (3,): The gradient of `b` is None"),
-        (_fits(LEADING + ONES), "with inputs of shapes (2, 4, 3) and (4, 1)"),
-        ({"_backward(a, b)": "_backward(a, b, -a)", "a, b =": "a, b, _ ="}, "neither an input"),
+        (
+            {".sum_to_size(a.shape)": "", ".sum_to_size(b.shape)": ""},
+            "only the engine made it fit",
+        ),
+        (
+            {
+                "sum_to_size(a.shape)": "sum(1, keepdim=True) if a.shape[1] == 1 else grad_output * b",
+                "sum_to_size(b.shape)": "sum(0, keepdim=b.dim() == 2) if a.shape != b.shape else "
+                "grad_output * a",
+            },
+            "with inputs of shapes (3,) and (4, 3)",
+        ),
+        (
+            _fits("None"),
+            "with inputs of shapes (4, 3) and (3,): The gradient of `b` is None",
+        ),
+        (
+            {"_backward(a, b)": "_backward(a, b, -a)", "a, b =": "a, b, _ ="},
+            "neither an input",
+        ),
     ],
     like=torch.mul,
-    feeds=(PAIRS,),
+    inputs=(PAIRS,),
     properties=[
         gradients_fit("ab", PAIRS),
         keeps_only("inputs and outputs", random(100, 200), random(200)),
     ],
-    success="both gradients are right, each in the shape of its own input, without help from "
-    "the engine.",
+    success="both gradients are right, each in the shape of its own input, without "
+    "help from the engine.",
     hints=(
         "The gradient of a is `grad_output * b`. What is its shape if a was broadcast?",
-        "Where one element of a was used several times, its gradient is the sum over its uses.",
+        "Where one element of a was used several times, its gradient is the sum over "
+        "its uses.",
         "tensor.sum_to_size(shape) undoes a broadcast.",
     ),
-    explanation="Broadcasting copies an element to several places; each place sends a gradient "
-    "back, and these gradients add up. sum_to_size sums over exactly the dimensions that were "
-    "broadcast.",
-)  # fmt: skip
+    explanation="Broadcasting copies an element to several places; each place sends a "
+    "gradient back, and these gradients add up. sum_to_size sums over "
+    "exactly the dimensions that were broadcast.",
+)
 
 
 class MinMax(Function):
@@ -163,53 +187,42 @@ EXERCISE_3 = Exercise(
     reference=MinMax,
     stub="class MinMax(Function): ...",
     wrong=[
-        ({"grad_x.scatter_add_(1, at_max[:, None], grad_max[:, None])": ""},
-         "`output[1]` depends on `x`"),
-        ({"return grad_x": "return grad_min + grad_max"}, "(4, 5) belongs there"),
-        ({"scatter_add_": "scatter_"}, "with an input of shape (4, 1)"),
-        ({"ctx.save_for_backward(": "MinMax.kept = (", "ctx.saved_tensors": "MinMax.kept"},
-         "if forward runs once more, with other inputs"),
-        ({"ctx.shape =": "ctx.mask = x == x.amin(1, keepdim=True); ctx.shape ="},
-         "`ctx.mask` holds a tensor"),
-        ({"smallest.values, largest.values": "smallest.values.squeeze(), largest.values"},
-         "with an input of shape (1, 5)"),
-        ({"ctx.save_for_backward(smallest.indices, largest.indices)\n        ctx.shape = x.shape":
-          "ctx.save_for_backward(x, smallest.values, largest.values)",
-          "at_min, at_max =": "x, low, high =",
-          "grad_x = grad_min.new_zeros(ctx.shape)":
-          "is_low, is_high = (torch.isclose(x, t[:, None]) for t in (low, high))",
-          "grad_x.scatter_add_(1, at_min[:, None], grad_min[:, None])\n"
-          "        grad_x.scatter_add_(1, at_max[:, None], grad_max[:, None])\n"
-          "        return grad_x":
-          "return is_low * grad_min[:, None] + is_high * grad_max[:, None]"}, "at numbers near"),
-        ({"ctx.save_for_backward(": "ctx.kept = (", "ctx.saved_tensors": "ctx.kept"},
-         "`ctx.kept` holds a tensor outside `save_for_backward`"),
-        ({"ctx.shape = x.shape": "ctx.shape = x.shape; ctx.set_materialize_grads(False)",
-          "at_min, at_max =": "if grad_min is None or grad_max is None: return None\n"
-          "        at_min, at_max ="}, "passes no gradient on. Look at: set_mat"),
-        ({"x.min(dim=1), x.max": "x.float().min(dim=1), x.max"},
-         "torch.float32, but torch.float64"),
-        ({"return smallest.values": "return smallest"}, "output 0 is the pair (values, indices)"),
-        ({"smallest.values, largest.values": "largest.values, smallest.values"},
-         "`forward`: output 0"),
+        (
+            {"grad_x.scatter_add_(1, at_max[:, None], grad_max[:, None])": ""},
+            "`output[1]` depends on `x`",
+        ),
+        (
+            {"ctx.shape =": "ctx.mask = x == x.amin(1, keepdim=True); ctx.shape ="},
+            "`ctx.mask` holds a tensor",
+        ),
+        (
+            {"return smallest.values": "return smallest"},
+            "output 0 is the pair (values, indices)",
+        ),
         ({"def backward": "def backwards"}, "it has no method `backward`"),
     ],
     like=lambda x: (x.amin(1), x.amax(1)),
-    feeds=(
-        Feed(
+    inputs=(
+        Inputs(
             shapes="N D",
             far=1e9,
-            without=dict.fromkeys(("zero", "equal"), "no two elements of a row are equal")
+            without=dict.fromkeys(
+                ("zero", "equal"), "no two elements of a row are equal"
+            )
             | {"empty": "without rows, there is nothing to look for"},
         ),
     ),
     properties=[keeps_only("inputs, outputs and positions", random(100, 200))],
-    success="each gradient went to the place that its element came from, and nowhere else.",
+    success="each gradient went to the place that its element came from, and nowhere "
+    "else.",
     hints=(
-        "x.min(dim=1) returns the values and the indices. Which of them does backward need?",
+        "x.min(dim=1) returns the values and the indices. Which of them does "
+        "backward need?",
         "The gradient of x is zero except at two places in each row.",
-        "Start from zeros of x's shape; zeros.scatter_add_(1, index[:, None], grad[:, None]).",
+        "Start from zeros of x's shape; zeros.scatter_add_(1, index[:, None], "
+        "grad[:, None]).",
     ),
-    explanation="Only the positions are needed, so only they are saved. scatter_add_ (not "
-    "scatter_) matters when both positions are the same, as in a row of one element.",
-)  # fmt: skip
+    explanation="Only the positions are needed, so only they are saved. scatter_add_ "
+    "(not scatter_) matters when both positions are the same, as in a row of "
+    "one element.",
+)

@@ -9,8 +9,8 @@ from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.properties import keeps_only, random, saved_by
-from helpers.lessons.judge.variations import Feed
-from helpers.lessons.said import Wrong
+from helpers.lessons.judge.variations import Inputs
+from helpers.lessons.language import _
 
 SAMPLE = torch.tensor([[-1.5, 0.5], [2.0, 1.25]], dtype=torch.float64)
 
@@ -36,21 +36,19 @@ EXERCISE_1 = Exercise(
     wrong=[
         ({"x ** (ctx.n - 1)": "x**ctx.n"}, "has one factor too many of `x`"),
         ({"* ctx.n * x": "* x"}, "multiplied by 0.333 = 1 / `n`"),
-        ({"ctx.n * x ** (ctx.n - 1)": "2 * x"},
-         "with n = 3: The gradient of `x` lacks a factor of `x`"),
-        ({"ctx.n": "Power.n"}, "two calls disturb each other"),
-        ({"ctx.n = n": "ctx.n, ctx.x = n, lambda: x", "(x,) = ctx.saved_tensors": "x = ctx.x()"},
-         "where an input changes in place before backward, the gradient is silently"),
-        ({"return x**n": "y = x\n        for _ in range(n - 1): y *= x\n        return y"},
-         "is right. It changes an input in place, too."),
-        ({"x ** (ctx.n - 1)": "x**ctx.n / x"}, "at 0"),
-        ({"x ** (ctx.n - 1)": "(1 if ctx.n == 1 else x if ctx.n == 2 else x * x)"},
-         "but wrong where `n` is 4."),
-        ({"* ctx.n * x ** (ctx.n - 1)": "* {1: 1, 2: 2 * x, 3: 3 * x * x}[ctx.n]"}, "n = 4"),
+        (
+            {
+                "ctx.n = n": "ctx.n, ctx.x = n, lambda: x",
+                "(x,) = ctx.saved_tensors": "x = ctx.x()",
+            },
+            "where an input changes in place before backward, the gradient is silently",
+        ),
         ({"_backward(x)": "_backward(x, -x)", "(x,) =": "x, _ ="}, "neither an input"),
     ],
     like=torch.pow,
-    feeds=(Feed(shapes="...", constants=((3,), (1,), (2,), (4,), (11,)), names="n"),),
+    inputs=(
+        Inputs(shapes="...", constants=((3,), (1,), (2,), (4,), (11,)), names="n"),
+    ),
     properties=[keeps_only("inputs and outputs", random(100, 200), 3)],
     success="the gradient of x is right for every n, and n has none.",
     hints=(
@@ -58,9 +56,9 @@ EXERCISE_1 = Exercise(
         "The derivative of xⁿ is n · xⁿ⁻¹.",
         "backward returns two values: the gradient of x, and None for n.",
     ),
-    explanation="x goes through save_for_backward, n is an attribute of ctx. For n = 1 the "
-    "power x⁰ is 1, so no special case is needed.",
-)  # fmt: skip
+    explanation="x goes through save_for_backward, n is an attribute of ctx. For n = 1 "
+    "the power x⁰ is 1, so no special case is needed.",
+)
 
 
 class ScaleGradient(Function):
@@ -90,26 +88,35 @@ class _StopsHere(Function):
 def _leaves_x_alone(attempt):
     x = SAMPLE.clone().requires_grad_()
     h = x * 1
-    with contextlib.suppress(RuntimeError):  # autograd refuses to change a view in place
+    # Autograd refuses to change a view in place.
+    with contextlib.suppress(RuntimeError):
         attempt.apply(h, 0.1).zero_()
     if not torch.equal(h, x):
-        yield Wrong("changing the output in place changes `x`, too, and autograd does not notice.")
+        yield _(
+            "changing the output in place changes `x`, too, and autograd does not "
+            "notice."
+        )
 
 
 def _makes_no_gradient_up(attempt):
     x = SAMPLE.clone().requires_grad_()
     output = attempt.apply(x, 0.1)
     if "set_materialize_grads" in vars(output.grad_fn):
-        yield Wrong("`ctx.set_materialize_grads` is a method; call it.")
+        yield _("`ctx.set_materialize_grads` is a method; call it.")
     try:
-        (gradient,) = torch.autograd.grad(_StopsHere.apply(output).sum(), x, allow_unused=True)
+        (gradient,) = torch.autograd.grad(
+            _StopsHere.apply(output).sum(), x, allow_unused=True
+        )
     except Exception as error:
-        yield Wrong("when grad_output is None, `backward` raises: {error}", error=error)
+        yield _("when grad_output is None, `backward` raises: {error}").format(
+            error=error
+        )
     if gradient is not None:
-        yield Wrong(
-            "no gradient arrived, yet `backward` returned one. Either materialize_grads is still "
-            "on (it is switched off in `forward`; in `backward` it is too late), or `backward` "
-            "makes zeros where None would do."
+        yield _(
+            "no gradient arrived, yet `backward` returned one. Either "
+            "materialize_grads is still on (it is switched off in `forward`; in "
+            "`backward` it is too late), or `backward` makes zeros where None would "
+            "do."
         )
 
 
@@ -119,38 +126,44 @@ EXERCISE_2 = Exercise(
     reference=ScaleGradient,
     stub="class ScaleGradient(Function): ...",
     wrong=[
-        ({"x.clone()": "x * scale"}, "`forward`: the output"),
-        ({"* ctx.scale": "/ ctx.scale"}, "with scale = 0.1: the gradient is"),
         ({"ctx.set_materialize_grads(False)": ""}, "materialize_grads is still on"),
-        ({"if grad_output is None": "if False"}, "or when what follows passes no gradient on"),
-        ({"return None, None": "return torch.zeros(1), None"}, "returns then: None for each"),
-        ({"grads(False)": "grads = False"}, "is a method; call it."),
-        ({"* ctx.scale": "* (ctx.scale or 1)"}, "with scale = 0: the gradient"),
-        ({"* ctx.scale": "* abs(ctx.scale)"}, "with scale = -2.0: the gradient"),
-        ({"ctx.scale": "ScaleGradient.scale"}, "elsewhere than on ctx: `ScaleGradient.scale`"),
+        (
+            {"if grad_output is None": "if False"},
+            "or when what follows passes no gradient on",
+        ),
         ({"x.clone()": "x.detach()"}, "changing the output in place changes `x`"),
         ({"return None, None": "return"}, "where grad_output is None, too"),
-        ({"ctx.scale = scale": "ctx.scale = scale; ctx.save_for_backward(-x)"}, "neither an input"),
+        (
+            {"ctx.scale = scale": "ctx.scale = scale; ctx.save_for_backward(-x)"},
+            "neither an input",
+        ),
     ],
     # The identity in value, with `scale` as its slope.
     like=lambda x, scale: x.detach() * (1 - scale) + x * scale,
-    feeds=(Feed(shapes="...", constants=((0.1,), (-2.0,), (0,), (1,), (7.123,)), names="scale"),),
+    inputs=(
+        Inputs(
+            shapes="...",
+            constants=((0.1,), (-2.0,), (0,), (1,), (7.123,)),
+            names="scale",
+        ),
+    ),
     faithful=False,
     properties=[
         keeps_only("inputs and outputs", random(100, 200), 0.1),
         _leaves_x_alone,
         _makes_no_gradient_up,
     ],
-    success="the values pass unchanged, the gradient is scaled, and where no gradient arrives, "
-    "none is made up.",
+    success="the values pass unchanged, the gradient is scaled, and where no "
+    "gradient arrives, none is made up.",
     hints=(
         "forward returns the values as they are; only backward has something to do.",
         "ctx.set_materialize_grads(False) belongs in forward.",
         "Then grad_output may be None; return None for both arguments in that case.",
     ),
-    explanation="The copy lets callers change the result in place. gradcheck rejects this "
-    "Function, as it should: the gradient is not the derivative of forward.",
-)  # fmt: skip
+    explanation="The copy lets callers change the result in place. gradcheck rejects "
+    "this Function, as it should: the gradient is not the derivative of "
+    "forward.",
+)
 
 
 class Tanh(Function):
@@ -167,10 +180,11 @@ class Tanh(Function):
 
 
 def _saves_what_it_keeps(attempt):
-    kept, *_ = saved_by(attempt.apply, SAMPLE)
+    kept, *others = saved_by(attempt.apply, SAMPLE)
     if not kept:
-        yield Wrong(
-            "nothing went through save_for_backward, so autograd cannot watch what is kept."
+        yield _(
+            "nothing went through save_for_backward, so autograd cannot watch what "
+            "is kept."
         )
 
 
@@ -189,9 +203,10 @@ def _lets_go_of_the_output(attempt):
         if collecting:
             gc.enable()
     if leaks:
-        yield Wrong(
-            "the output is still alive after its last use. What still holds it: an attribute of "
-            "ctx, which is the grad_fn of the output, or something outside the call?"
+        yield _(
+            "the output is still alive after its last use. What still holds it: an "
+            "attribute of ctx, which is the grad_fn of the output, or something "
+            "outside the call?"
         )
 
 
@@ -199,44 +214,56 @@ EXERCISE_3 = Exercise(
     number="3.3",
     name="Tanh",
     reference=Tanh,
-    stub={"        ctx.save_for_backward(result)\n": "",
-          "        (result,) = ctx.saved_tensors\n": "", "result": "ctx.result"},
+    stub={
+        "        ctx.save_for_backward(result)\n": "",
+        "        (result,) = ctx.saved_tensors\n": "",
+        "result": "ctx.result",
+    },
     wrong=[
-        ({"return result": "ctx.result = result; return result"},
-         "output and ctx refer to each other"),
-        ({"ctx.save_for_backward(result)": "ctx.copy = result",
-          "return result": "return result.clone()",
-          "(result,) = ctx.saved_tensors": "result = ctx.copy"},
-         "Look at: save_for_backward, with an input or an output of forward itself, no copy"),
-        ({"return result": "ctx.result = result.detach(); return result"},
-         "where backward uses it"),
-        ({"return result": "ctx.mark_non_differentiable(result); return result"},
-         "the output requires no gradient"),
-        ({"ctx.save_for_backward(result)": "ctx.kept = result.numpy().copy()",
-          "(result,) = ctx.saved_tensors": "result = torch.from_numpy(ctx.kept)"},
-         "nothing went through save_for_backward"),
-        ({"ctx.save_for_backward(result)": "ctx.result = weakref.ref(result)",
-          "(result,) = ctx.saved_tensors": "result = ctx.result()"},
-         "works only while something else holds the output"),
-        ({"save_for_backward(result)": "save_for_backward(result.detach())"},
-         "its own derivative is silently wrong"),
-        ({"return result": "ctx.again = lambda: result; return result"},
-         "the output is still alive"),
-        ({"_backward(result)": "_backward(result, x * 2)", "(result,) =": "result, _ ="},
-         "neither an input nor an output"),
+        (
+            {"return result": "ctx.mark_non_differentiable(result); return result"},
+            "the output requires no gradient",
+        ),
+        (
+            {
+                "ctx.save_for_backward(result)": "ctx.kept = result.numpy().copy()",
+                "(result,) = ctx.saved_tensors": "result = torch.from_numpy(ctx.kept)",
+            },
+            "nothing went through save_for_backward",
+        ),
+        (
+            {
+                "ctx.save_for_backward(result)": "ctx.result = weakref.ref(result)",
+                "(result,) = ctx.saved_tensors": "result = ctx.result()",
+            },
+            "works only while something else holds the output",
+        ),
+        (
+            {"return result": "ctx.again = lambda: result; return result"},
+            "the output is still alive",
+        ),
+        (
+            {
+                "_backward(result)": "_backward(result, x * 2)",
+                "(result,) =": "result, _ =",
+            },
+            "neither an input nor an output",
+        ),
     ],
     like=torch.tanh,
-    feeds=(Feed(shapes="..."),),
+    inputs=(Inputs(shapes="..."),),
     properties=[
         _saves_what_it_keeps,
         _lets_go_of_the_output,
         keeps_only("inputs and outputs", random(100, 200)),
     ],
-    success="the output is freed with its last reference, and autograd watches what is saved.",
+    success="the output is freed with its last reference, and autograd watches what "
+    "is saved.",
     hints=(
         "Which attribute of ctx is a tensor?",
-        "save_for_backward stores an output of forward without making a reference cycle.",
+        "save_for_backward stores an output of forward without making a reference "
+        "cycle.",
     ),
-    explanation="save_for_backward recognises the output and saves it with its version number, "
-    "but without a reference cycle.",
-)  # fmt: skip
+    explanation="save_for_backward recognises the output and saves it with its version "
+    "number, but without a reference cycle.",
+)

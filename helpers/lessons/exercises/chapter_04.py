@@ -5,12 +5,14 @@ from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.properties import keeps_only, random
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
+from helpers.lessons.language import _
 from helpers.lessons.memory import Alive
-from helpers.lessons.said import Wrong
 
 SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
-FAR = torch.tensor([[1000.0, 999.0], [-1000.0, -1001.0], [-1000.0, 1000.0]], dtype=torch.float64)
+FAR = torch.tensor(
+    [[1000.0, 999.0], [-1000.0, -1001.0], [-1000.0, 1000.0]], dtype=torch.float64
+)
 FLAT = torch.tensor([8.5, -9.0, 11.0, -13.0, 16.0, -20.0], dtype=torch.float64)
 
 
@@ -33,37 +35,43 @@ EXERCISE_1 = Exercise(
     reference=Sigmoid,
     stub="class Sigmoid(Function): ...",
     wrong=[
-        ({"save_for_backward(result)": "save_for_backward(x)",
-          "(result,) = ctx.saved_tensors": "result = torch.sigmoid(ctx.saved_tensors[0])"},
-         "got the input, not the output"),
-        ({"save_for_backward(result)": "save_for_backward(x, result)",
-          "(result,) =": "x, result ="}, "got the input as well"),
-        ({"save_for_backward(result)": "save_for_backward(result * (1 - result))",
-          "(result,) =": "(slope,) =", "result * (1 - result)\n": "slope\n"},
-         "neither an input nor an output"),
-        ({"save_for_backward(result)": "save_for_backward(result.clone())"},
-         "not the output itself"),
-        ({"ctx.save_for_backward(result)": "ctx.kept = result.numpy().copy()",
-          "(result,) = ctx.saved_tensors": "result = torch.from_numpy(ctx.kept)"},
-         "bytes stay alive for backward"),
-        ({"* result * (1": "* (1"}, "lacks a factor of the output"),
-        ({"(1 - result)": "(result - 1)"}, "negated"),
-        ({"grad_output *": "grad_output.clamp(-5, 5) *"}, "not proportional to grad_output"),
-        ({"torch.sigmoid(x)": "x.exp() / (1 + x.exp())"}, "at numbers near 800"),
-        ({"torch.sigmoid(x)": "torch.sigmoid(x.clamp(-20, 20))"}, "at numbers up to"),
-        ({"result * (1 - result)\n": "result * (1 - result) * (result < 0.9999)\n"},
-         "from 8 to 20"),
+        (
+            {
+                "save_for_backward(result)": "save_for_backward(x)",
+                "(result,) = ctx.saved_tensors": "result = torch.sigmoid(ctx.saved_tensors[0])",
+            },
+            "got the input, not the output",
+        ),
+        (
+            {
+                "save_for_backward(result)": "save_for_backward(x, result)",
+                "(result,) =": "x, result =",
+            },
+            "got the input as well",
+        ),
+        (
+            {"save_for_backward(result)": "save_for_backward(result.clone())"},
+            "not the output itself",
+        ),
+        (
+            {
+                "ctx.save_for_backward(result)": "ctx.kept = result.numpy().copy()",
+                "(result,) = ctx.saved_tensors": "result = torch.from_numpy(ctx.kept)",
+            },
+            "bytes stay alive for backward",
+        ),
     ],
     like=torch.sigmoid,
-    feeds=(Feed(shapes="...", far=800, numbers={"at numbers from 8 to 20": FLAT}),),
+    inputs=(Inputs(shapes="...", far=800, numbers={"at numbers from 8 to 20": FLAT}),),
     properties=[keeps_only("outputs", random(100, 200))],
-    success="the derivative is computed from the result alone, so nothing else is saved.",
+    success="the derivative is computed from the result alone, so nothing else is "
+    "saved.",
     hints=(
         "Which of your two tensors does σ(1 − σ) need?",
         "forward names the result, saves it, and returns it.",
     ),
     explanation="As with Exp: one saved tensor, and no second evaluation.",
-)  # fmt: skip
+)
 
 
 class LogSumExp(Function):
@@ -84,7 +92,7 @@ def _is_written_by_hand(attempt):
     with Alive() as alive:
         attempt.apply(SAMPLE)
     if "logsumexp" in alive.operations:
-        yield Wrong("torch.logsumexp computes it. Write it yourself.")
+        yield _("torch.logsumexp computes it. Write it yourself.")
 
 
 EXERCISE_2 = Exercise(
@@ -93,45 +101,45 @@ EXERCISE_2 = Exercise(
     reference=LogSumExp,
     stub="class LogSumExp(Function): ...",
     wrong=[
-        ({"x.amax(-1, keepdim=True)": "x.new_zeros(1)"},
-         "at numbers near 1000: `forward`: the output is inf"),
+        (
+            {"x.amax(-1, keepdim=True)": "x.new_zeros(1)"},
+            "at numbers near 1000: `forward`: the output is inf",
+        ),
         ({"x.amax(-1, keepdim=True)": "x[..., :1]"}, "at numbers near ±1000"),
-        ({"x.amax(-1, keepdim=True)": "x.max()"}, "at numbers near ±1000: `forward`"),
-        ({"(x - result.unsqueeze(-1)).exp()": "x.exp() / x.exp().sum(-1, keepdim=True)"},
-         "Backward makes nan or inf"),
-        ({"sum(-1)": "sum(1)"}, "with an input of shape (4,)"),
-        ({"grad_output.unsqueeze(-1)": "grad_output.view(-1, 1)"}, "of shape (4, 3, 4)"),
-        ({"largest =": "x = x.flatten(); largest ="}, "shape"),
-        ({"largest.squeeze(-1) + (x - largest).exp().sum(-1).log()":
-          "(largest + (x - largest).exp().sum(-1, keepdim=True).log()).squeeze()"},
-         "with an input of shape (1, 4): the output has shape (), but (1,)"),
-        ({"largest.squeeze(-1)": "largest.squeeze()"},
-         "of shape (2, 1, 3, 4): the output has shape"),
-        ({"largest.squeeze(-1) + (x - largest).exp().sum(-1).log()": "torch.logsumexp(x, -1)"},
-         "Write it yourself"),
-        ({"save_for_backward(x, result)": "save_for_backward((x - result.unsqueeze(-1)).exp())",
-          "x, result = ctx": "(softmax,) = ctx", "* (x - result.unsqueeze(-1)).exp()": "* softmax"},
-         "neither an input nor an output"),
-        ({"x.amax(-1, keepdim=True)": "x.amax(-1, keepdim=True) if x.dim() > 1 else x.max()",
-          "* (x - result.unsqueeze(-1)).exp()": "* torch.where(x == x.amax(-1, True), 1 - (x -"
-          " result.unsqueeze(-1)).exp().masked_fill(x == x.amax(-1, True), 0).sum(-1, True), (x - "
-          "result.unsqueeze(-1)).exp())"}, "at 0: "),
-        ({".log()": ".add(1e-6).log()"}, "Nearly: is something rounded to float32, clamped"),
-        ({"(x - result.unsqueeze(-1))": "x.sub_(result.unsqueeze(-1))"}, "after it had been saved"),
+        (
+            {
+                "largest.squeeze(-1) + (x - largest).exp().sum(-1).log()": "torch.logsumexp(x, -1)"
+            },
+            "Write it yourself",
+        ),
+        (
+            {
+                "save_for_backward(x, result)": "save_for_backward((x - result.unsqueeze(-1)).exp())",
+                "x, result = ctx": "(softmax,) = ctx",
+                "* (x - result.unsqueeze(-1)).exp()": "* softmax",
+            },
+            "neither an input nor an output",
+        ),
     ],
     like=lambda x: torch.logsumexp(x, -1),
-    feeds=(Feed(shapes="... D", far=1000, numbers={"for rows near ±1000": FAR}),),
-    properties=[_is_written_by_hand, keeps_only("inputs and outputs", random(100, 200))],
+    inputs=(Inputs(shapes="... D", far=1000, numbers={"for rows near ±1000": FAR}),),
+    properties=[
+        _is_written_by_hand,
+        keeps_only("inputs and outputs", random(100, 200)),
+    ],
     success="nothing overflows, in forward or in backward.",
     hints=(
-        "e^1000 overflows. What changes if you first subtract the largest element of each row?",
+        "e^1000 overflows. What changes if you first subtract the largest element of "
+        "each row?",
         "log Σ e^x = m + log Σ e^(x - m), for any m.",
-        "The gradient is softmax(x), which is e^(x - y) with the result y: no overflow there.",
+        "The gradient is softmax(x), which is e^(x - y) with the result y: no "
+        "overflow there.",
     ),
-    explanation="If m is the largest element, every x - m is at most 0. In backward, x - y is "
-    "at most 0 as well, because y is at least as large as the largest x. The saved tensor is the "
-    "very one that is returned, so it comes back with a history, for a second derivative.",
-)  # fmt: skip
+    explanation="If m is the largest element, every x - m is at most 0. In backward, "
+    "x - y is at most 0 as well, because y is at least as large as the largest x. "
+    "The saved tensor is the very one that is returned, so it comes back with a "
+    "history, for a second derivative.",
+)
 
 
 class _Suspect(Function):
@@ -193,9 +201,11 @@ suspects = {
 def _is_the_wrong_one(answer):
     letter = str(answer).strip().upper()
     if letter not in suspects:
-        yield Wrong('answer with one of "A", "B", "C" or "D"; got {answer!r}.', answer=answer)
+        yield _('answer with one of "A", "B", "C" or "D"; got {answer!r}.').format(
+            answer=answer
+        )
     if letter != "C":
-        yield Wrong("the gradient of {letter} is right everywhere.", letter=letter)
+        yield _("the gradient of {letter} is right everywhere.").format(letter=letter)
 
 
 EXERCISE_3 = Exercise(
@@ -216,6 +226,6 @@ EXERCISE_3 = Exercise(
         "What do the three elements of the point have in common?",
         "Call gradcheck at another point.",
     ),
-    explanation="gradcheck(suspects[letter], (-point.detach()).requires_grad_()) fails for "
-    "one letter: the derivative of |x|³ is 3x·|x|.",
+    explanation="gradcheck(suspects[letter], (-point.detach()).requires_grad_()) fails "
+    "for one letter: the derivative of |x|³ is 3x·|x|.",
 )

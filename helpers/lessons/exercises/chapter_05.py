@@ -11,10 +11,10 @@ from torch.autograd import Function, functional, grad
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import alike, changed
+from helpers.lessons.judge.numbers import alike, changed_in_place
 from helpers.lessons.judge.properties import keeps_only, random
-from helpers.lessons.judge.variations import Feed
-from helpers.lessons.said import Said, Wrong, at
+from helpers.lessons.judge.variations import Inputs
+from helpers.lessons.language import _, at, followed
 
 SAMPLE = torch.tensor([[-1.5, 0.5, 1.0], [0.25, 2.0, -0.75]], dtype=torch.float64)
 
@@ -39,37 +39,33 @@ EXERCISE_1 = Exercise(
     stub="class Sinh(Function): ...",
     wrong=[
         ({" + grad_cosh * s": ""}, "`output[1]` depends on `x`"),
-        ({"backward(s, c)": "backward(s)",
-          "s, c = ctx.saved_tensors": "s = ctx.saved_tensors[0]; c = (1 + s * s).sqrt()"},
-         "at numbers near 400"),
-        ({"+ grad_cosh": "- grad_cosh"}, "The gradient of `x`"),
-        ({"return s, c": "return s.clone(), c.clone()",
-          "ctx.save_for_backward(s, c)": "ctx.s, ctx.c = s, c",
-          "ctx.saved_tensors": "ctx.s, ctx.c"}, "silently wrong"),
-        ({"return s, c": "ctx.mark_non_differentiable(c); return s, c"},
-         "output 1 requires no gradient"),
-        ({"grad_sinh * c + grad_cosh * s": "grad_sinh * s + grad_cosh * c"},
-         "right if the gradients of output 0 and output 1 change places"),
+        (
+            {"grad_sinh * c + grad_cosh * s": "grad_sinh * s + grad_cosh * c"},
+            "right if the gradients of output 0 and output 1 change places",
+        ),
         ({"return s, c": "return s"}, "a tuple of 2 tensors is asked for"),
-        ({"save_for_backward(s, c)": "save_for_backward(x)",
-          "s, c = ctx.saved_tensors": "(x,) = ctx.saved_tensors; s, c = x.sinh(), x.cosh()"},
-         "`save_for_backward` got the input, not the output"),
-        ({"return grad_sinh * c + grad_cosh * s":
-          "return grad_sinh * c + grad_cosh * (c * c - 1) / s"}, "at 0"),
+        (
+            {
+                "save_for_backward(s, c)": "save_for_backward(x)",
+                "s, c = ctx.saved_tensors": "(x,) = ctx.saved_tensors; s, c = x.sinh(), x.cosh()",
+            },
+            "`save_for_backward` got the input, not the output",
+        ),
     ],
     like=lambda x: (torch.sinh(x), torch.cosh(x)),
-    feeds=(Feed(shapes="...", far=400),),
+    inputs=(Inputs(shapes="...", far=400),),
     order=2,
     properties=[keeps_only("outputs", random(100, 200))],
-    success="both outputs are saved and both are differentiated, so every order is right.",
+    success="both outputs are saved and both are differentiated, so every order is "
+    "right.",
     hints=(
         "Two outputs: backward gets two gradients, and adds two terms.",
         "ctx.save_for_backward(s, c) with the very tensors that forward returns.",
         "sinh' = cosh and cosh' = sinh.",
     ),
-    explanation="In backward the saved outputs come with their history, an edge to this very "
-    "node. A second derivative follows that edge.",
-)  # fmt: skip
+    explanation="In backward the saved outputs come with their history, an edge to "
+    "this very node. A second derivative follows that edge.",
+)
 
 
 def hvp(f, x, v):
@@ -100,7 +96,9 @@ def _multiplies(attempt):
     def f(x):
         shapes.add(tuple(x.shape))
         needs.add(x.requires_grad)
-        callers.update(frame.f_code for frame, _ in traceback.walk_stack(inspect.currentframe()))
+        callers.update(
+            frame.f_code for frame, _ in traceback.walk_stack(inspect.currentframe())
+        )
         seen.append(weakref.ref(x))
         return one * (_Counted.apply(x.sin()).sum(-1) ** 2).sum()
 
@@ -109,111 +107,121 @@ def _multiplies(attempt):
     flat, plain = SAMPLE.flatten().requires_grad_(), SAMPLE.clone()
     for x in (flat, with_grad, plain, SAMPLE[0, 0].clone(), random(2, 1, 4)):
         v = torch.linspace(-1, 2, x.numel(), dtype=torch.float64).view(x.shape)
-        before, v_before, needed, kept = x.detach().clone(), v.clone(), x.requires_grad, x.grad
+        before, v_before, needed, kept = (
+            x.detach().clone(),
+            v.clone(),
+            x.requires_grad,
+            x.grad,
+        )
         hessian = functional.hessian(f, x.detach()).view(x.numel(), -1)
         right = (hessian @ v.flatten()).view(x.shape)
         leaf = x.detach().requires_grad_()
         (gradient,) = grad(f(leaf), leaf)
-        where = Said(
-            "for x of shape {shape}, requires_grad={needed}", shape=tuple(x.shape), needed=needed
+        where = _("for x of shape {shape}, requires_grad={needed}").format(
+            shape=tuple(x.shape), needed=needed
         )
         _Counted.backwards = 0
         for collected in (shapes, needs, callers, seen):
             collected.clear()
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that of create_graph=True is answered below
+                # That of create_graph=True is answered below.
+                warnings.simplefilter("ignore")
                 given = attempt(f, x, v)
         except RuntimeError as error:
             asks = "does not require grad" in str(error)
             why = (
-                Said("(f got a tensor without requires_grad: make a leaf of your own.)")
+                _("(f got a tensor without requires_grad: make a leaf of your own.)")
                 if False in needs
-                else Said("(Does the first derivative have a history?)")
+                else _("(Does the first derivative have a history?)")
             )
-            wrong = Wrong("it raises: {error}", error=str(error))
-            yield at(where, wrong.and_then(why if asks else None))
+            wrong = _("it raises: {error}").format(error=str(error))
+            yield at(where, followed(wrong, why if asks else None))
         for name in ("hvp", "vhp", "jvp"):
             if getattr(functional, name).__code__ in callers:
-                yield Wrong("`functional.{name}` computes it. Write it yourself.", name=name)
+                yield _("`functional.{name}` computes it. Write it yourself.").format(
+                    name=name
+                )
         yield from (
-            at(where, "f got a tensor of shape {shape}.", shape=shape)
+            at(where, _("f got a tensor of shape {shape}.").format(shape=shape))
             for shape in shapes - {tuple(x.shape)}
         )
         if torch.is_tensor(given) and alike(given, right + gradient):
-            yield at(where, "it is H·v plus ∇f: the first gradient is still in x.grad.")
-        yield at(where, wrong_outputs(given, right, differentiable=False, what="the result"))
+            yield at(
+                where, _("it is H·v plus ∇f: the first gradient is still in x.grad.")
+            )
+        yield at(
+            where,
+            wrong_outputs(given, right, differentiable=False, what=_("the result")),
+        )
         if one.grad is not None:
-            yield Wrong(
-                "it fills the .grad of a tensor that f uses, as .backward() does for every leaf."
+            yield _(
+                "it fills the .grad of a tensor that f uses, as .backward() does for "
+                "every leaf."
             )
         if _Counted.backwards > 2:
-            yield Wrong(
-                "the values are right, but f was differentiated {backwards} times.",
-                backwards=_Counted.backwards,
-            )
+            yield _(
+                "the values are right, but f was differentiated {backwards} times."
+            ).format(backwards=_Counted.backwards)
         spoilt = x.grad is not kept or kept is not None and not kept.eq(1).all()
         if spoilt or not torch.equal(x, before) or x.requires_grad != needed:
-            yield Wrong(
-                "it leaves a trace in x: its values, its .grad or its requires_grad changed."
+            yield _(
+                "it leaves a trace in x: its values, its .grad or its requires_grad "
+                "changed."
             )
-        yield changed(v=(v, v_before))
+        yield changed_in_place(v=(v, v_before))
     gc.collect()
     if any(reference() is not None and reference() is not x for reference in seen):
-        yield Wrong(
-            "the values are right, but the tensor that f got is not freed, not even by Python's "
-            "garbage collector. Does its .grad, or the result, have a history?"
+        yield _(
+            "the values are right, but the tensor that f got is not freed, not even "
+            "by Python's garbage collector. Does its .grad, or the result, have a "
+            "history?"
         )
 
 
-FIRST, SECOND = "(first,) = grad(f(x), x, create_graph=True)", "grad((first * v).sum(), x)[0]"
+FIRST, SECOND = (
+    "(first,) = grad(f(x), x, create_graph=True)",
+    "grad((first * v).sum(), x)[0]",
+)
 EXERCISE_2 = Exercise(
     number="5.2",
     name="hvp",
     reference=hvp,
     stub="def hvp(f, x, v): ...",
     wrong=[
-        ({", create_graph=True": ""}, "does not require grad"),
         ({"(first * v).sum()": "first @ v"}, "for x of shape (2, 3)"),
-        ({"return grad((first * v).sum(), x)[0]":
-          "rows = [grad(g, x, retain_graph=True)[0].flatten() for g in first.flatten()]\n"
-          "    return (torch.stack(rows) @ v.flatten()).view(x.shape)"}, "differentiated 7 times"),
-        ({"return grad((first * v).sum(), x)[0]": "return first.detach() * v"}, "the result is"),
-        ({"    x = x.detach().requires_grad_()\n": ""}, "requires_grad=False: it raises"),
-        ({"x.detach().requires_grad_()": "x.detach()"}, "make a leaf of your own"),
-        ({FIRST: "", SECOND: "torch.autograd.functional.hvp(f, x, v)[1]"},
-         "`functional.hvp` computes it. Write it yourself."),
-        ({FIRST: "", SECOND: "torch.autograd.functional.vhp(f, x, v)[1]"},
-         "`functional.vhp` computes it"),
-        ({FIRST: "slope = lambda x: grad(f(x), x, create_graph=True)[0]",
-          SECOND: "torch.autograd.functional.jvp(slope, x, v)[1]"}, "`functional.jvp` computes it"),
+        (
+            {
+                "return grad((first * v).sum(), x)[0]": "rows = [grad(g, x, retain_graph=True)[0].flatten() for g in "
+                "first.flatten()]\n    return (torch.stack(rows) @ "
+                "v.flatten()).view(x.shape)"
+            },
+            "differentiated 7 times",
+        ),
         ({".detach()": ""}, "leaves a trace in x"),
-        ({"first * v": "v.mul_(first)"}, "changes `v` in place"),
-        ({".sum(), x)": ".sum(), x, create_graph=True)"}, "or the result, have a history?"),
-        ({"[0]": ""}, "it returns a tuple, but a tensor is asked for"),
-        ({"(first,) = grad(f(x), x, create_graph=True)":
-          "f(x).backward(create_graph=True)\n    first, x.grad = x.grad, None"}, "fills the .grad"),
-        ({"x.detach()": "x.detach().flatten()", "first * v": "first * v.flatten()",
-          "[0]": "[0].view(v.shape)"}, "f got a tensor of shape (6,)"),
-        ({"    x = x.d": "    x.grad is None or x.grad.zero_()\n    x = x.d"},
-         "leaves a trace in x"),
-        ({FIRST: "slope = lambda x: grad(f(x), x)[0]",
-          SECOND: "(slope(x + 1e-5 * v) - slope(x - 1e-5 * v)) / 2e-5"}, "Nearly:"),
-        ({FIRST: "f(x).backward(create_graph=True)",
-          "return grad((first * v).sum(), x)[0]": "(x.grad * v).sum().backward(); return x.grad"},
-         "the first gradient is still in x.grad"),
+        (
+            {".sum(), x)": ".sum(), x, create_graph=True)"},
+            "or the result, have a history?",
+        ),
+        (
+            {
+                "(first,) = grad(f(x), x, create_graph=True)": "f(x).backward(create_graph=True)\n    first, x.grad = "
+                "x.grad, None"
+            },
+            "fills the .grad",
+        ),
     ],
     properties=[_multiplies],
     success="two backward passes, any shape, and no trace left in x.",
     hints=(
         "∇f · v is one number. What is its gradient?",
         "grad(f(x), x, create_graph=True), then grad of the product with v.",
-        "x.detach().requires_grad_() makes a leaf of your own; (first * v).sum() works for any "
-        "number of dimensions.",
+        "x.detach().requires_grad_() makes a leaf of your own; (first * v).sum() "
+        "works for any number of dimensions.",
     ),
-    explanation="H·v is the gradient of ∇f·v, because v does not depend on x. The leaf is "
-    "our own, so x and its .grad stay as they were.",
-)  # fmt: skip
+    explanation="H·v is the gradient of ∇f·v, because v does not depend on x. The leaf "
+    "is our own, so x and its .grad stay as they were.",
+)
 
 
 class SiLU(Function):
@@ -233,39 +241,45 @@ EXERCISE_3 = Exercise(
     number="5.3",
     name="SiLU",
     reference=SiLU,
-    stub={"        sigmoid = torch.sigmoid(x)\n": "", "* sigmoid": "* ctx.sigmoid",
-          "- sigmoid": "- ctx.sigmoid", "x * torch.sigmoid(x)": "x * ctx.sigmoid",
-          "ctx.save_": "ctx.sigmoid = torch.sigmoid(x)\n        ctx.save_"},
+    stub={
+        "        sigmoid = torch.sigmoid(x)\n": "",
+        "* sigmoid": "* ctx.sigmoid",
+        "- sigmoid": "- ctx.sigmoid",
+        "x * torch.sigmoid(x)": "x * ctx.sigmoid",
+        "ctx.save_": "ctx.sigmoid = torch.sigmoid(x)\n        ctx.save_",
+    },
     wrong=[
-        ({"ctx.save_for_backward(x)": "ctx.sigmoid = torch.sigmoid(x); "
-          "ctx.save_for_backward(x, ctx.sigmoid)", "x * torch.sigmoid(x)": "x * ctx.sigmoid",
-          "(x,) =": "x, sigmoid =", "        sigmoid = torch.sigmoid(x)\n": ""}, "silently wrong"),
-        ({"ctx.save_": "ctx.sigmoid = torch.sigmoid(x); ctx.save_"},
-         "`ctx.sigmoid` holds a tensor outside `save_for_backward`"),
-        ({"sigmoid = torch.sigmoid(x)": "sigmoid = torch.sigmoid(x.detach())"}, "silently wrong"),
-        ({"class SiLU": "class Slope(Function):\n    @staticmethod\n    def forward(ctx, x):\n"
-          "        ctx.save_for_backward(x.detach())\n        s = x.sigmoid()\n"
-          "        return s * (1 + x * (1 - s))\n\n    @staticmethod\n    def backward(ctx, g):\n"
-          "        (x,) = ctx.saved_tensors\n        s = x.sigmoid()\n"
-          "        return g * s * (1 - s) * (2 + x * (1 - 2 * s))\n\n\nclass SiLU",
-          "* sigmoid * (1 + x * (1 - sigmoid))": "* Slope.apply(x)"}, "the third derivative is"),
-        ({"sigmoid * (1 + x * (1 - sigmoid))": "sigmoid"}, "The gradient of `x`"),
-        ({"ctx.save_for_backward(x)\n        return x * torch.sigmoid(x)":
-          "y = x * torch.sigmoid(x); ctx.save_for_backward(x, y); return y", "(x,) =": "x, y =",
-          "sigmoid = torch.sigmoid(x)": "sigmoid = y / x"}, "at 0"),
-        ({"sigmoid = torch.sigmoid(x)": "sigmoid = 1 / (1 + torch.exp(-x))"},
-         "at numbers near -720: the gradient is right; its own derivative"),
+        (
+            {
+                "ctx.save_for_backward(x)": "ctx.sigmoid = torch.sigmoid(x); "
+                "ctx.save_for_backward(x, ctx.sigmoid)",
+                "x * torch.sigmoid(x)": "x * ctx.sigmoid",
+                "(x,) =": "x, sigmoid =",
+                "        sigmoid = torch.sigmoid(x)\n": "",
+            },
+            "silently wrong",
+        ),
+        (
+            {"ctx.save_": "ctx.sigmoid = torch.sigmoid(x); ctx.save_"},
+            "`ctx.sigmoid` holds a tensor outside `save_for_backward`",
+        ),
+        (
+            {"sigmoid = torch.sigmoid(x)": "sigmoid = 1 / (1 + torch.exp(-x))"},
+            "at numbers near -720: the gradient is right; its own derivative",
+        ),
         ({"_backward(x)": "_backward(x, -x)", "(x,) =": "x, _ ="}, "neither an input"),
     ],
     like=torch.nn.functional.silu,
-    feeds=(Feed(shapes="...", far=720),),
+    inputs=(Inputs(shapes="...", far=720),),
     order=2,
     properties=[keeps_only("inputs and outputs", random(100, 200))],
-    success="the second derivative is right, too: the sigmoid in backward has a history.",
+    success="the second derivative is right, too: the sigmoid in backward has a "
+    "history.",
     hints=(
         "Which tensor in backward depends on x, but has no history?",
         "Nothing in forward is recorded. What if the sigmoid is computed in backward?",
     ),
     explanation="x comes out of saved_tensors with its history, so torch.sigmoid(x) in "
-    "backward is recorded, and the second derivative sees it. The price is a second evaluation.",
-)  # fmt: skip
+    "backward is recorded, and the second derivative sees it. The price is a "
+    "second evaluation.",
+)

@@ -9,7 +9,7 @@ from torch import nn
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.numbers import alike
 from helpers.lessons.judge.variations_of_layers import in_step_with
-from helpers.lessons.said import Said, Wrong, at
+from helpers.lessons.language import _, at, followed
 
 
 class Scale(nn.Module):
@@ -32,9 +32,9 @@ def _reserves_the_name(attempt):
         layer.bias = torch.zeros(3)
     except TypeError:
         return
-    yield Wrong(
-        "after Scale(3, bias=False), `bias` accepts a tensor that is not an nn.Parameter: the name "
-        "is not reserved."
+    yield _(
+        "after Scale(3, bias=False), `bias` accepts a tensor that is not an "
+        "nn.Parameter: the name is not reserved."
     )
 
 
@@ -45,50 +45,48 @@ EXERCISE_1 = Exercise(
     stub="class Scale(nn.Module): ...",
     wrong=[
         ({"super().__init__()": "pass"}, "before Module.__init__() call"),
-        ({"nn.Parameter(torch.ones(features))": "torch.ones(features)",
-          "nn.Parameter(torch.zeros(features))": "torch.zeros(features)"},
-         "trains the parameters []"),
-        ({'self.register_parameter("bias", None)': "self.bias = bias"}, "`bias` is False; None is"),
-        ({"if bias:": "if True:"}, "(4, bias=False): it trains the parameters ['scale', 'bias']"),
-        ({'self.register_parameter("bias", None)': "pass",
-          "y if self.bias is None else y + self.bias": 'y + getattr(self, "bias", 0)'},
-         "it has no attribute `bias`; None"),
-        ({'self.register_parameter("bias", None)': "self.bias = None"}, "the name is not reserved"),
-        ({"self.bias is None": "True"}, "Scale(3), in float32, after load_state_dict: `forward`"),
-        ({"nn.Module": "object"}, "must derive from nn.Module"),
-        ({"return y if self.bias is None else y + self.bias": ""},
-         "returns None. Is a `return` missing"),
+        (
+            {
+                "nn.Parameter(torch.ones(features))": "torch.ones(features)",
+                "nn.Parameter(torch.zeros(features))": "torch.zeros(features)",
+            },
+            "trains the parameters []",
+        ),
+        (
+            {'self.register_parameter("bias", None)': "self.bias = bias"},
+            "`bias` is False; None is",
+        ),
+        (
+            {'self.register_parameter("bias", None)': "self.bias = None"},
+            "the name is not reserved",
+        ),
         ({"self.scale * x": "self.scale.data * x"}, "no gradient reaches `scale`"),
-        ({"torch.ones(features)": "torch.ones(3)"}, "Scale(5): "),
-        ({"y = self.scale * x": "y = self.scale * x if self.training else x * 1"}, "in evaluation"),
-        ({"torch.ones(features)": "torch.ones(1)"}, "[1.0, 1.0, 1.0] at first, got [1.0]."),
-        ({"self.scale * x": "self.scale[:, None] * x"},
-         "Scale(3): it raises RuntimeError: The size"),
-        ({"y + self.bias": "y + self.bias.detach()"}, "no gradient reaches `bias`"),
-        ({"        if bias": "        self.kept = [self.scale]\n        if bias",
-          "y = self.scale": "y = self.kept[0]"}, "after load_state_dict(..., assign=True)"),
-        ({"y if self.bias is None else y + self.bias":
-          "(y if self.bias is None else y + self.bias).float()"},
-         "the output is torch.float32, but torch.float64 is right"),
     ],
     properties=[
         in_step_with(
             Scale,
-            ("Scale(3)", "Scale(5)", "Scale(1)", "Scale(3, True)", "Scale(4, bias=False)"),
+            (
+                "Scale(3)",
+                "Scale(5)",
+                "Scale(1)",
+                "Scale(3, True)",
+                "Scale(4, bias=False)",
+            ),
             shapes=((2,), (), (3,), (1,), (4, 2), (0,)),
         ),
         _reserves_the_name,
     ],
-    success="the name `bias` is always reserved, and optimizers find what they should train.",
+    success="the name `bias` is always reserved, and optimizers find what they "
+    "should train.",
     hints=(
         "Which kind of attribute does an optimizer find?",
         'Without a bias: self.register_parameter("bias", None).',
         "forward tests self.bias, not bias.",
     ),
-    explanation="register_parameter with None reserves the name, so that `module.bias` is "
-    "None instead of an AttributeError. No Function is needed: autograd knows the derivative of "
-    "a product.",
-)  # fmt: skip
+    explanation="register_parameter with None reserves the name, so that `module.bias` "
+    "is None instead of an AttributeError. No Function is needed: autograd "
+    "knows the derivative of a product.",
+)
 
 
 class Center(nn.Module):
@@ -104,7 +102,7 @@ class Center(nn.Module):
 
 def _has_no_parameter(attempt):
     if "mean" in dict(attempt(3).named_parameters()):
-        yield Wrong("`mean` is among `parameters()`, which you pass to an optimizer.")
+        yield _("`mean` is among `parameters()`, which you pass to an optimizer.")
 
 
 EXERCISE_2 = Exercise(
@@ -113,48 +111,47 @@ EXERCISE_2 = Exercise(
     reference=Center,
     stub="class Center(nn.Module): ...",
     wrong=[
-        ({'register_buffer("mean", ': "mean = ("}, "its state_dict has [], but ['mean']"),
-        ({"torch.zeros(features)": "torch.zeros(features), persistent=False"},
-         "its state_dict has [], but ['mean']"),
-        ({"self.mean +=": "mean = self.mean +", "x - self.mean": "x - mean"},
-         "afterwards, `mean` is 0.02056 at [2], but"),
-        ({"self.mean += 0.1 * (x.detach().mean(0) - self.mean)": "with torch.inference_mode():\n"
-          "                self.mean = self.mean + 0.1 * (x.detach().mean(0) - self.mean)"},
-         "`mean` has become an inference tensor"),
-        ({'register_buffer("mean", ': "mean = nn.Parameter("}, "is among `parameters()`"),
-        ({'register_buffer("mean", torch.zeros(features))':
-          "mean = nn.Parameter(torch.zeros(features), requires_grad=False)"},
-         "is among `parameters()`"),
-        ({"self.mean +=": "self.mean = self.mean +", "x.detach()": "x"}, "has a history"),
-        ({"if self.training": "output = x - self.mean\n        if self.training",
-          "return x - self.mean": "return output"}, "after load_state_dict: `forward`: the output"),
-        ({"if self.training": "if True"}, "in evaluation: afterwards, `mean` is"),
-        ({"0.1 *": "(0.1 if self.mean.any() else 1) *"}, "at the very first call: afterwards"),
-        ({"if self.training": "if self.training and x.requires_grad"},
-         "for data that require no gradient: afterwards"),
-        ({"self.mean +=": "self.mean = self.mean +", "mean(0)": "mean(0, keepdim=True)"},
-         "`mean` has shape (1, 3)"),
-        ({"x.detach().mean(0)": "x.detach().sum(0) / 2"},
-         "Center(3), for an input of shape (3, 3)"),
-        ({"        return x - self.mean": "            return x - self.mean"},
-         "in evaluation: it returns None"),
-        ({"self.mean += 0.1 * (x.detach().mean(0) - self.mean)": "self.mean = self.mean.float() + "
-          "0.1 * (x.detach().float().mean(0) - self.mean.float())"}, "`mean` is torch.float32"),
-        ({"return x - self.mean": "return (x - self.mean).float()"}, "the output is torch.float32"),
+        (
+            {'register_buffer("mean", ': "mean = ("},
+            "its state_dict has [], but ['mean']",
+        ),
+        (
+            {"self.mean +=": "mean = self.mean +", "x - self.mean": "x - mean"},
+            "afterwards, `mean` is 0.02056 at [2], but",
+        ),
+        (
+            {
+                "self.mean += 0.1 * (x.detach().mean(0) - self.mean)": "with torch.inference_mode():\n                self.mean = "
+                "self.mean + 0.1 * (x.detach().mean(0) - self.mean)"
+            },
+            "`mean` has become an inference tensor",
+        ),
+        (
+            {'register_buffer("mean", ': "mean = nn.Parameter("},
+            "is among `parameters()`",
+        ),
+        (
+            {"        return x - self.mean": "            return x - self.mean"},
+            "in evaluation: it returns None",
+        ),
     ],
     properties=[
         _has_no_parameter,
-        in_step_with(Center, ("Center(3)", "Center(5)", "Center(1)"), shapes=((2,), (3,), (1,))),
+        in_step_with(
+            Center, ("Center(3)", "Center(5)", "Center(1)"), shapes=((2,), (3,), (1,))
+        ),
     ],
-    success="remembered, moved and saved, but not trained; and unchanged in evaluation.",
+    success="remembered, moved and saved, but not trained; and unchanged in "
+    "evaluation.",
     hints=(
         "Which kind of tensor is saved and moved, but not trained?",
         "self.training tells you which of the two modes is on.",
         "Change that tensor in place, by a batch mean that has no history.",
     ),
-    explanation="A buffer is saved and moved, but not trained. It changes in place, so that it "
-    "stays the same tensor, and the batch mean is detached, so that no history grows.",
-)  # fmt: skip
+    explanation="A buffer is saved and moved, but not trained. It changes in place, so "
+    "that it stays the same tensor, and the batch mean is detached, so that "
+    "no history grows.",
+)
 
 
 class Dense(nn.Module):
@@ -178,7 +175,7 @@ class Dense(nn.Module):
 
 def _loads_old_and_new(attempt):
     if sorted(dict(attempt(3, 5).named_parameters())) != ["kernel", "offset"]:
-        yield Wrong("its parameters are no longer called kernel and offset.")
+        yield _("its parameters are no longer called kernel and offset.")
 
     def deeper(layer):
         return nn.ModuleDict({"part": nn.Sequential(nn.Identity(), layer)})
@@ -189,26 +186,36 @@ def _loads_old_and_new(attempt):
 
     alone = lambda layer: layer  # noqa: E731
     for where, size, bias, wrap in (
-        (Said("alone"), (3, 5), True, alone),
-        (Said("square"), (3, 3), True, alone),
-        (Said("inside nn.Sequential"), (3, 5), True, nn.Sequential),
-        (Said("deeper inside"), (3, 5), True, deeper),
-        (Said("around a layer `norm` with a weight and a bias of its own"), (3, 5), True, around),
-        (Said("without a bias"), (3, 5), False, alone),
-        (Said("inside nn.Sequential, without a bias"), (3, 2), False, nn.Sequential),
+        (_("alone"), (3, 5), True, alone),
+        (_("square"), (3, 3), True, alone),
+        (_("inside nn.Sequential"), (3, 5), True, nn.Sequential),
+        (_("deeper inside"), (3, 5), True, deeper),
+        (
+            _("around a layer `norm` with a weight and a bias of its own"),
+            (3, 5),
+            True,
+            around,
+        ),
+        (_("without a bias"), (3, 5), False, alone),
+        (_("inside nn.Sequential, without a bias"), (3, 2), False, nn.Sequential),
     ):
-        yield from (at(where, wrong) for wrong in _loads(attempt(*size), size, bias, wrap))
+        yield from (
+            at(where, wrong) for wrong in _loads(attempt(*size), size, bias, wrap)
+        )
     try:
         attempt(3, 5).load_state_dict({"bias": torch.ones(5)})
     except RuntimeError:
         return
-    yield Wrong(
-        "a checkpoint of a bias alone loads; without `weight` or `kernel` it should be refused."
+    yield _(
+        "a checkpoint of a bias alone loads; without `weight` or `kernel` it should "
+        "be refused."
     )
 
 
 def _loads(dense, size, bias, wrap):
-    """What is wrong where it loads a checkpoint of a Linear of this size, both wrapped alike."""
+    """What is wrong where it loads a checkpoint of a Linear of this size, both wrapped
+    alike.
+    """
     linear = nn.Linear(*size, bias=bias)
     nn.init.ones_(dense.offset)  # loading has to overwrite it
     module, parameters = wrap(dense), list(dense.parameters())
@@ -220,29 +227,37 @@ def _loads(dense, size, bias, wrap):
         said = _in_one_line(error)
         hook = None
         if isinstance(error, TypeError):
-            hook = Said("Print which arguments arrive in the hook.")
-        if dense._load_state_dict_pre_hooks and re.search('"kernel".* Unexp.*"weight"', said):
-            hook = Said("(The hook ran, but its dict still has the old keys: change that dict.)")
-        wrong = Wrong("a checkpoint of nn.Linear does not load: {said}.", said=said)
-        yield wrong.and_then(hook)
+            hook = _("Print which arguments arrive in the hook.")
+        if dense._load_state_dict_pre_hooks and re.search(
+            '"kernel".* Unexp.*"weight"', said
+        ):
+            hook = _(
+                "(The hook ran, but its dict still has the old keys: change that dict.)"
+            )
+        wrong = _("a checkpoint of nn.Linear does not load: {said}.").format(said=said)
+        yield followed(wrong, hook)
     if not (list(state) == list(before) and alike(state, before)):
-        yield Wrong("loading has changed the caller's state_dict.")
+        yield _("loading has changed the caller's state_dict.")
     if any(a is not b for a, b in zip(parameters, dense.parameters(), strict=False)):
-        yield Wrong("loading replaces the parameters; an optimizer would keep the old ones.")
+        yield _(
+            "loading replaces the parameters; an optimizer would keep the old ones."
+        )
     x = torch.linspace(-1, 2, 6).view(2, 3)
     if not alike(dense(x), linear(x), 1e-6):
-        yield Wrong("it loads, but its output differs from the output of the nn.Linear.")
+        yield _("it loads, but its output differs from the output of the nn.Linear.")
     twin = copy.deepcopy(module)
     try:
         twin.load_state_dict(module.state_dict())
     except Exception as error:
         message = _in_one_line(error)
-        yield Wrong("its own checkpoint no longer loads: {message}.", message=message)
+        yield _("its own checkpoint no longer loads: {message}.").format(
+            message=message
+        )
     for name, parameter in module.named_parameters():
         if not torch.equal(twin.get_parameter(name), parameter):
-            yield Wrong(
-                "its own checkpoint loads, but `{name}` comes back with other values.", name=name
-            )
+            yield _(
+                "its own checkpoint loads, but `{name}` comes back with other values."
+            ).format(name=name)
 
 
 def _in_one_line(error):
@@ -262,51 +277,47 @@ EXERCISE_3 = Exercise(
     def forward(self, x):
         return x @ self.kernel + self.offset""",
     wrong=[
-        ({'if prefix + "weight" in state_dict': 'state_dict["unused"] = 0\n        if False'},
-         "Missing key(s) in state_dict"),
-        ({"        if prefix": "        state_dict = dict(state_dict)\n        if prefix"},
-         "The hook ran, but its dict still has the old keys: change that dict"),
-        ({"weight.t()": "weight"}, "size mismatch for kernel"),
-        ({'prefix + "': '"'}, "inside nn.Sequential"),
-        ({'if prefix + "weight" in state_dict': "if True"},
-         "its own checkpoint no longer loads: KeyError"),
-        ({'        if prefix + "weight" in': '        state_dict.setdefault(prefix + "kernel", '
-          'module.kernel)\n        if prefix + "weight" in'}, "it lacks `kernel`"),
+        (
+            {
+                'if prefix + "weight" in state_dict': 'state_dict["unused"] = 0\n        if False'
+            },
+            "Missing key(s) in state_dict",
+        ),
+        (
+            {'if prefix + "weight" in state_dict': "if True"},
+            "its own checkpoint no longer loads: KeyError",
+        ),
         ({"weight.t()": "weight.t_()"}, "changed the caller's state_dict"),
-        ({"weight.t()": "weight if weight.shape == module.kernel.shape else weight.t()"}, "square"),
-        ({"torch.zeros(len(weight))": "module.offset"}, "without a bias: it loads, but"),
-        ({'            bias = state_dict.pop(prefix + "bias", torch.zeros(len(weight)))\n'
-          '            state_dict[prefix + "offset"] = bias':
-          '        bias = state_dict.pop(prefix + "bias", torch.zeros_like(module.offset))\n'
-          '        state_dict.setdefault(prefix + "offset", bias)'}, "lacks `offset`"),
-        ({'            bias = state_dict.pop(prefix + "bias", torch.zeros(len(weight)))\n'
-          '            state_dict[prefix + "offset"] = bias':
-          '        bias = state_dict.pop(prefix + "bias", torch.zeros_like(module.offset))\n'
-          '        state_dict[prefix + "offset"] = bias'},
-         "alone: its own checkpoint loads, but `offset` comes back"),
-        ({"    @staticmethod\n": ""}, "which arguments arrive"),
-        ({"class Dense(nn.Module)": "class Dense(nn.Linear): pass\n\n\nclass Other(nn.Module)"},
-         "no longer called kernel and offset"),
-        ({'if prefix + "weight" in state_dict': "for key in list(state_dict)",
-          'weight = state_dict.pop(prefix + "weight")':
-          'new = key.replace("weight", "kernel").replace("bias", "offset")',
-          'state_dict[prefix + "kernel"] = weight.t()': "value = state_dict.pop(key)",
-          'bias = state_dict.pop(prefix + "bias", torch.zeros(len(weight)))':
-          'value = value.t() if key.endswith("weight") else value',
-          'state_dict[prefix + "offset"] = bias': "state_dict[new] = value"},
-         "around a layer `norm` with a weight and a bias of its own: a checkpoint"),
+        (
+            {
+                '            bias = state_dict.pop(prefix + "bias", torch.zeros(len(weight)))\n'
+                '            state_dict[prefix + "offset"] = bias': '        bias = state_dict.pop(prefix + "bias", torch.zeros_like(module.offset))\n'
+                '        state_dict.setdefault(prefix + "offset", bias)'
+            },
+            "lacks `offset`",
+        ),
+        (
+            {
+                '            bias = state_dict.pop(prefix + "bias", torch.zeros(len(weight)))\n'
+                '            state_dict[prefix + "offset"] = bias': '        bias = state_dict.pop(prefix + "bias", torch.zeros_like(module.offset))\n'
+                '        state_dict[prefix + "offset"] = bias'
+            },
+            "alone: its own checkpoint loads, but `offset` comes back",
+        ),
     ],
     properties=[
         _loads_old_and_new,
-        in_step_with(Dense, ("Dense(3, 5)", "Dense(4, 4)"), shapes=((2,), (), (3,), (4, 2), (0,))),
+        in_step_with(
+            Dense, ("Dense(3, 5)", "Dense(4, 4)"), shapes=((2,), (), (3,), (4, 2), (0,))
+        ),
     ],
     success="checkpoints of both kinds load, wherever the module is in a model.",
     hints=(
         "register_load_state_dict_pre_hook, as in the section on renaming.",
-        "In a larger model, the keys begin with a prefix, which is the third argument of the "
-        "hook, after the module and the dict.",
+        "In a larger model, the keys begin with a prefix, which is the third "
+        "argument of the hook, after the module and the dict.",
         "The kernel is the transposed weight, and a missing bias counts as zeros.",
     ),
-    explanation="The hook renames keys only if the old name is there, so the module's own "
-    "checkpoints load unchanged.",
-)  # fmt: skip
+    explanation="The hook renames keys only if the old name is there, so the module's "
+    "own checkpoints load unchanged.",
+)

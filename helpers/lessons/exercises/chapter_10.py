@@ -9,8 +9,8 @@ from helpers.lessons.function_transforms import TRANSFORMS, everywhere, loss
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import alike
 from helpers.lessons.judge.properties import random
-from helpers.lessons.judge.variations import Feed
-from helpers.lessons.said import Said, Wrong, at
+from helpers.lessons.judge.variations import Inputs
+from helpers.lessons.language import N_, _, at, followed
 from helpers.lessons.torch_messages import raised
 
 SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
@@ -23,26 +23,37 @@ def _under(like, tensors, *names):
     def sentences(attempt):
         for name in names:
             try:
-                given = TRANSFORMS[name](lambda *tensors: attempt.apply(*tensors))(*tensors)
+                given = TRANSFORMS[name](lambda *tensors: attempt.apply(*tensors))(
+                    *tensors
+                )
                 same = alike(given, TRANSFORMS[name](like)(*tensors))
             except Exception as error:
                 message = raised(error)
-                wrong = Wrong("under `{name}` it raises {message}", name=name, message=message)
-                yield wrong.and_then(OWN_APPLY if "apply" in vars(attempt) else None)
+                wrong = _("under `{name}` it raises {message}").format(
+                    name=name, message=message
+                )
+                yield followed(
+                    wrong, _(OWN_APPLY) if "apply" in vars(attempt) else None
+                )
             else:
-                yield None if same else Wrong("under `{name}` it is silently wrong.", name=name)
+                yield (
+                    None
+                    if same
+                    else _("under `{name}` it is silently wrong.").format(name=name)
+                )
 
     return sentences
 
 
-OWN_APPLY = Said(
-    "torch.func, too, calls this `apply`, and expects all outputs: leave it as it is, and let "
-    "`forward` return y alone."
+OWN_APPLY = N_(
+    "torch.func, too, calls this `apply`, and expects all outputs: leave it as it "
+    "is, and let `forward` return y alone."
 )
 
 
-def _differs(given, right, what="the output"):
+def _differs(given, right, what=""):
     """How a result differs from the right one; None if it does not."""
+    what = what or _("the output")
     return wrong_outputs(given, right, differentiable=False, what=what)
 
 
@@ -80,42 +91,35 @@ EXERCISE_1 = Exercise(
         return grad_output / root**3""",
     wrong=[
         ({"    generate_vmap_rule = True\n\n": ""}, "it does not have vmap support"),
-        ({"def forward(x)": "def forward(ctx, x)"},
-         "beside `setup_context`, `forward` must take (x)."),
-        ({"setup_context(ctx, inputs, output)": "setup_context(ctx, x)"},
-         "`setup_context` must take (ctx, inputs, output)"),
-        ({"return x / torch.sqrt(1 + x**2)": "return x.div_(torch.sqrt(1 + x**2))"},
-         "end in an underscore"),
-        ({"        ctx.save_for_backward(*inputs)":
-          "        (x,) = inputs\n        ctx.save_for_backward(torch.sqrt(1 + x**2))",
-          "(x,) = ctx.saved_tensors": "(root,) = ctx.saved_tensors",
-          "torch.sqrt(1 + x**2) ** 3": "root**3"}, "its own derivative"),
-        ({"** 3": "** 2"}, "off by another factor at each element"),
-        ({"def forward(x):\n": "def forward(ctx, x):\n        ctx.save_for_backward(x)\n",
-          "    @staticmethod\n    def setup_context(ctx, inputs, output):\n"
-          "        ctx.save_for_backward(*inputs)\n\n": ""},
-         "it must override the setup_context staticmethod"),
-        ({"return x / torch.sqrt(1 + x**2)": "return x / torch.sqrt(1 + x**2), x + 1",
-          "(ctx, grad_output)": "(ctx, grad_output, grad_other)",
-          "    @staticmethod\n    def setup": "    @classmethod\n    def apply(cls, x):\n"
-          "        return super().apply(x)[0]\n\n    @staticmethod\n    def setup"},
-         "let `forward` return y alone"),
-        ({"torch.sqrt(1 + x**2) ** 3": "torch.sqrt(x**2).square().add(1) ** 1.5"}, "it is nan"),
-        ({"(x,) = ctx.saved_tensors": "x = ctx.saved_tensors[0].clamp(-20, 20)"}, "up to 1000"),
+        (
+            {"setup_context(ctx, inputs, output)": "setup_context(ctx, x)"},
+            "`setup_context` must take (ctx, inputs, output)",
+        ),
+        (
+            {"return x / torch.sqrt(1 + x**2)": "return x.div_(torch.sqrt(1 + x**2))"},
+            "end in an underscore",
+        ),
+        (
+            {"torch.sqrt(1 + x**2) ** 3": "torch.sqrt(x**2).square().add(1) ** 1.5"},
+            "it is nan",
+        ),
     ],
     like=Squash.forward,
-    feeds=(Feed(shapes="...", far=1000),),
+    inputs=(Inputs(shapes="...", far=1000),),
     order=2,
-    properties=[_under(Squash.forward, (SAMPLE,), "grad", "vmap", "vmap(grad)", "jacrev")],
+    properties=[
+        _under(Squash.forward, (SAMPLE,), "grad", "vmap", "vmap(grad)", "jacrev")
+    ],
     success="right under `vmap` and `grad`, and so is the second derivative.",
     hints=(
         "setup_context sees only inputs and outputs. Which of them do you need?",
         "Backward can recompute the root from x.",
         "vmap needs one more line, which Split in this chapter has.",
     ),
-    explanation="Backward recomputes the intermediate, so it has a history. You could save the "
-    "output instead: 1 - y² is 1 / (1 + x²), but it loses its digits where y is nearly 1.",
-)  # fmt: skip
+    explanation="Backward recomputes the intermediate, so it has a history. You could "
+    "save the output instead: 1 - y² is 1 / (1 + x²), but it loses its "
+    "digits where y is nearly 1.",
+)
 
 
 class Multiply(Function):
@@ -147,41 +151,52 @@ def _goes_forward(attempt):
     try:
         slope = jvp(lambda a, b: attempt.apply(a, b), tensors, tensors[::-1])[1]
     except Exception as error:
-        yield Wrong("in forward mode it raises {message}", message=raised(error))
+        yield _("in forward mode it raises {message}").format(message=raised(error))
     right = jvp(torch.mul, tensors, tensors[::-1])[1]
-    wrong = _differs(slope, right, what=Said("the tangent of the output"))
-    if wrong and slope.dtype == right.dtype and alike(slope[SAMPLE != 0], right[SAMPLE != 0]):
-        yield Wrong("where an input is 0, {wrong}", wrong=wrong)
-    yield at(Said("in forward mode"), wrong)
+    wrong = _differs(slope, right, what=_("the tangent of the output"))
+    if (
+        wrong
+        and slope.dtype == right.dtype
+        and alike(slope[SAMPLE != 0], right[SAMPLE != 0])
+    ):
+        yield _("where an input is 0, {wrong}").format(wrong=wrong)
+    yield at(_("in forward mode"), wrong)
     small = SQUARE[:2]
     for outer, inner in ((jacfwd, jacrev), (jacrev, jacfwd)):
-        second = [outer(inner(loss(f), (0, 1)), (0, 1))(*small) for f in (attempt.apply, torch.mul)]
+        second = [
+            outer(inner(loss(f), (0, 1)), (0, 1))(*small)
+            for f in (attempt.apply, torch.mul)
+        ]
         if not alike(*second):
-            yield Wrong(
-                "the tangent is right, but not its own derivative: `{outer}({inner}(f))` is "
-                "silently wrong.",
-                outer=outer.__name__,
-                inner=inner.__name__,
-            )
+            yield _(
+                "the tangent is right, but not its own derivative: "
+                "`{outer}({inner}(f))` is silently wrong."
+            ).format(outer=outer.__name__, inner=inner.__name__)
 
 
 def _saves_in_one_order(attempt):
-    """What vmap takes for the batch of a saved tensor is that of the last call that saves."""
-    for in_dims, batches in (((0, None), (SQUARE, SQUARE[0])), ((None, 0), (SQUARE[0], SQUARE))):
+    """What vmap takes for the batch of a saved tensor is that of the last call that
+    saves.
+    """
+    for in_dims, batches in (
+        ((0, None), (SQUARE, SQUARE[0])),
+        ((None, 0), (SQUARE[0], SQUARE)),
+    ):
         slopes = []
         for function in (attempt.apply, torch.mul):
             try:
                 alone = grad(loss(function), (0, 1))(*batches)
-                slopes.append((alone, grad(loss(vmap(function, in_dims)), (0, 1))(*batches)))
+                slopes.append(
+                    (alone, grad(loss(vmap(function, in_dims)), (0, 1))(*batches))
+                )
             except Exception:  # the doctor's to say
                 return
         (alone, under), (right, right_under) = slopes
         if alike(alone, right) and not alike(under, right_under):
-            yield Wrong(
-                "through `vmap(f, {in_dims})` the gradient is silently wrong. Look at: the order "
-                "in save_for_backward and in save_for_forward.",
-                in_dims=in_dims,
-            )
+            yield _(
+                "through `vmap(f, {in_dims})` the gradient is silently wrong. Look "
+                "at: the order in save_for_backward and in save_for_forward."
+            ).format(in_dims=in_dims)
 
 
 RULE = "a_tangent * b + a * b_tangent"
@@ -189,55 +204,56 @@ EXERCISE_2 = Exercise(
     number="10.2",
     name="Multiply",
     reference=Multiply,
-    stub={"        ctx.save_for_forward(*inputs)\n": "", """
+    stub={
+        "        ctx.save_for_forward(*inputs)\n": "",
+        """
 
     @staticmethod
     def jvp(ctx, a_tangent, b_tangent):
         a, b = ctx.saved_tensors
-        return a_tangent * b + a * b_tangent""": ""},
+        return a_tangent * b + a * b_tangent""": "",
+    },
     wrong=[
-        ({"        ctx.save_for_forward(*inputs)\n": ""}, "Look at: save_for_forward"),
-        ({"forward(*inputs)": "forward(inputs)"}, "save_for_forward was handed something"),
-        ({"save_for_forward(": "save_for_forwards("}, "Did you mean `save_for_forward`?"),
-        ({"        ctx.save_for_forward(*inputs)": "        ctx.a, ctx.b = inputs",
-          "a, b = ctx.saved_tensors\n        return a_": "a, b = ctx.a, ctx.b\n        return a_"},
-         "for jvp, save_for_forward"),
-        ({" + a * b_tangent": ""}, "Where `b` moves, the tangent of the output"),
-        ({RULE: "(a + a_tangent) * (b + b_tangent) - a * b"}, "Where all inputs move, the tangent"),
-        ({RULE: "a * b * (a_tangent / a + b_tangent / b)"}, "where an input is 0"),
-        ({RULE: "a_tangent * b, a * b_tangent"}, "one for each output"),
-        ({RULE: "a_tangent * b - a * b_tangent"}, "gives is negated"),
-        ({"def jvp(ctx, a_tangent, b_tangent)": "def jvp(ctx, tangent)", RULE: "tangent * b"},
-         "a tangent for each input"),
-        ({"return a_tangent * b + a * b_tangent": "a_tangent * b + a * b_tangent"},
-         "Is a `return` missing?"),
+        (
+            {"save_for_forward(": "save_for_forwards("},
+            "Did you mean `save_for_forward`?",
+        ),
+        (
+            {
+                "        ctx.save_for_forward(*inputs)": "        ctx.a, ctx.b = inputs",
+                "a, b = ctx.saved_tensors\n        return a_": "a, b = ctx.a, ctx.b\n        return a_",
+            },
+            "for jvp, save_for_forward",
+        ),
         ({"a_tangent * b +": "a_tangent * b.detach() +"}, "not its own derivative"),
-        ({RULE: "(a_tangent * b + a * b_tangent).float()"}, "float32"),
-        ({RULE: "((a + 1e-6 * a_tangent) * (b + 1e-6 * b_tangent) - a * b) / 1e-6"}, "Nearly:"),
-        ({"forward(*inputs)": "forward(*inputs[::-1])", RULE: "a_tangent * a + b * b_tangent"},
-         "the order in save_for_backward"),
-        ({"        a, b = ctx.saved_tensors\n        return a_tangent": "        return a_tangent"},
-         "name 'b' is not defined"),
-        ({RULE: "torch.from_numpy(a_tangent.numpy() * b.numpy()) + a * b_tangent"},
-         "in forward mode it raises RuntimeError: Cannot access data pointer"),
-        ({"def jvp": "def jpv"},
-         "in forward mode it raises NotImplementedError: You must implement"),
+        (
+            {
+                "forward(*inputs)": "forward(*inputs[::-1])",
+                RULE: "a_tangent * a + b * b_tangent",
+            },
+            "the order in save_for_backward",
+        ),
+        (
+            {RULE: "torch.from_numpy(a_tangent.numpy() * b.numpy()) + a * b_tangent"},
+            "in forward mode it raises RuntimeError: Cannot access data pointer",
+        ),
     ],
     like=torch.mul,
-    feeds=(Feed(shapes="..., ..."),),
+    inputs=(Inputs(shapes="..., ..."),),
     order=2,
     kind=[_saves_in_one_order],
     properties=[_goes_forward],
-    success="forward mode works, and so does `hessian`, forward mode over your backward.",
+    success="forward mode works, and so does `hessian`, forward mode over your "
+    "backward.",
     hints=(
         "How fast does a product change when both factors move?",
         "The product rule: two terms, each with one tangent.",
         "jvp reads ctx.saved_tensors, too, but only what save_for_forward saved.",
     ),
-    explanation="The product rule. What jvp reads must be saved for forward as well. For jvp of "
-    "jvp, you would have to switch forward mode on and remove the tangents of a and b: see "
-    "helpers/ops/linear.py.",
-)  # fmt: skip
+    explanation="The product rule. What jvp reads must be saved for forward as well. "
+    "For jvp of jvp, you would have to switch forward mode on and remove the "
+    "tangents of a and b: see helpers/ops/linear.py.",
+)
 
 
 class Matmul(Function):
@@ -257,7 +273,9 @@ class Matmul(Function):
     @staticmethod
     def vmap(info, in_dims, x, weight):
         x, weight = (
-            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            tensor.expand(info.batch_size, *tensor.shape)
+            if dim is None
+            else tensor.movedim(dim, 0)
             for tensor, dim in zip((x, weight), in_dims, strict=True)
         )
         return Matmul.apply(x, weight), 0
@@ -271,68 +289,85 @@ def _batches(in_dims):
     """What `vmap` with these in_dims is called with."""
     return [
         tensor if dim is None else torch.stack([tensor, 2 * tensor, -tensor], dim)
-        for tensor, dim in zip([random(4, 2), random(3, 2, seed=1)], in_dims, strict=True)
+        for tensor, dim in zip(
+            [random(4, 2), random(3, 2, seed=1)], in_dims, strict=True
+        )
     ]
 
 
 def _says_where(attempt):
-    """Results and gradients that are right, if one looks elsewhere; the doctor says the rest."""
+    """Results and gradients that are right, if one looks elsewhere.
+
+    The doctor says the rest.
+    """
     for in_dims in everywhere(2):
-        where, batches = Said("with in_dims={in_dims}", in_dims=in_dims), _batches(in_dims)
+        where, batches = (
+            _("with in_dims={in_dims}").format(in_dims=in_dims),
+            _batches(in_dims),
+        )
         try:
-            given, right = (vmap(f, in_dims)(*batches) for f in (attempt.apply, _matmul))
+            given, right = (
+                vmap(f, in_dims)(*batches) for f in (attempt.apply, _matmul)
+            )
             slopes = grad(loss(vmap(attempt.apply, in_dims)), (0, 1))(*batches)
         except Exception:
             return
         if given.shape == (3, *right.shape) and alike(given[0], right):
-            yield Wrong(
-                "{place} the result has the batch twice. Look at: 0 and None, which are different "
-                "in in_dims, but both false; and the second value that the rule returns.",
-                place=where,
-            )
-        moved = any(alike(given.movedim(0, dim), right) for dim in range(1, right.dim()))
+            yield _(
+                "{place} the result has the batch twice. Look at: 0 and None, which "
+                "are different in in_dims, but both false; and the second value that "
+                "the rule returns."
+            ).format(place=where)
+        moved = any(
+            alike(given.movedim(0, dim), right) for dim in range(1, right.dim())
+        )
         if moved and not alike(given, right):
-            yield Wrong(
-                "{place} the numbers are right, but `vmap` finds them in the wrong place. Look "
-                "at: the second value that the rule returns, which says where the batch is in the "
-                "result.",
-                place=where,
-            )
+            yield _(
+                "{place} the numbers are right, but `vmap` finds them in the wrong "
+                "place. Look at: the second value that the rule returns, which says "
+                "where the batch is in the result."
+            ).format(place=where)
         for name, slope in zip(("x", "weight"), slopes, strict=True):
             if alike(given, right) and not slope.any():
-                yield Wrong(
-                    "{place} the values are right, but the gradient of `{name}` is 0. Look at: "
-                    ".detach(), .data and torch.no_grad in the rule.",
-                    place=where,
-                    name=name,
-                )
+                yield _(
+                    "{place} the values are right, but the gradient of `{name}` is "
+                    "0. Look at: .detach(), .data and torch.no_grad in the rule."
+                ).format(place=where, name=name)
 
 
 def _has_a_rule(attempt):
     """Each argument batched alone, both, and one after the other."""
     if attempt.generate_vmap_rule:
-        yield Wrong("write the rule itself: a static method `vmap`, without `generate_vmap_rule`.")
+        yield _(
+            "write the rule itself: a static method `vmap`, without "
+            "`generate_vmap_rule`."
+        )
     f = attempt.apply
     for in_dims in everywhere(2):
         batches = _batches(in_dims)
-        where = Said("with in_dims={in_dims}", in_dims=in_dims)
+        where = _("with in_dims={in_dims}").format(in_dims=in_dims)
         rule = lambda f, in_dims=in_dims: vmap(f, in_dims)  # noqa: E731
         yield _unlike(f, rule, batches, where)
         try:
-            slopes = [grad(loss(vmap(g, in_dims)), (0, 1))(*batches) for g in (f, _matmul)]
+            slopes = [
+                grad(loss(vmap(g, in_dims)), (0, 1))(*batches) for g in (f, _matmul)
+            ]
         except Exception as error:
-            yield Wrong(
-                "the values are right, but with a grad around the vmap it raises {message}",
-                message=raised(error),
-            )
+            yield _(
+                "the values are right, but with a grad around the vmap it raises "
+                "{message}"
+            ).format(message=raised(error))
         if not alike(*slopes):
-            yield Wrong("the values are right, but not grad of vmap, {place}.", place=where)
+            yield _("the values are right, but not grad of vmap, {place}.").format(
+                place=where
+            )
     batches = [random(2, 4, 3), random(6, 5, 3, seed=1)]
-    where = Said(
-        "right for matrices under one vmap; under two, `vmap(vmap(f, (None, 0)), (0, None))`,"
+    where = _(
+        "right for matrices under one vmap; under two, `vmap(vmap(f, (None, 0)), (0, "
+        "None))`,"
     )
     wrong = _unlike(f, lambda f: vmap(vmap(f, (None, 0)), (0, None)), batches, where)
-    yield wrong and wrong.and_then(Said("Look at: the argument that has no batch."))
+    yield wrong and followed(wrong, _("Look at: the argument that has no batch."))
 
 
 def _unlike(f, rule, batches, where):
@@ -340,59 +375,67 @@ def _unlike(f, rule, batches, where):
     try:
         given = rule(lambda x, w: f(x, w))(*batches)
     except Exception as error:
-        return Wrong("{place} it raises {message}", place=where, message=raised(error))
+        return _("{place} it raises {message}").format(
+            place=where, message=raised(error)
+        )
     wrong = _differs(given, right)
-    return wrong and Wrong("{place} {wrong}", place=where, wrong=wrong)
+    return wrong and f"{where} {wrong}"
 
 
 EXERCISE_3 = Exercise(
     number="10.3",
     name="Matmul",
     reference=Matmul,
-    stub={"""
+    stub={
+        """
 
     @staticmethod
     def vmap(info, in_dims, x, weight):
         x, weight = (
-            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            tensor.expand(info.batch_size, *tensor.shape)
+            if dim is None
+            else tensor.movedim(dim, 0)
             for tensor, dim in zip((x, weight), in_dims, strict=True)
         )
-        return Matmul.apply(x, weight), 0""": ""},
+        return Matmul.apply(x, weight), 0""": ""
+    },
     wrong=[
-        ({"if dim is None else tensor.movedim(dim, 0)": "if dim is None else tensor"},
-         "where the batch is dimension -1 of `x`"),
-        ({"tensor.expand(info.batch_size, *tensor.shape) if": "tensor if"},
-         "under two, `vmap(vmap(f, (None, 0)), (0, None))`"),
-        ({"Matmul.apply(x, weight), 0": "Matmul.apply(x, weight), in_dims[0]"}, "the batch twice"),
-        ({"if dim is None": "if not dim"}, "0 and None"),
-        ({"apply(x, weight), 0": "apply(x.detach(), weight), 0"}, "the gradient of `x` is 0"),
-        ({"apply(x, weight), 0": "apply(x.float(), weight.float()).double(), 0"}, "Nearly:"),
-        ({"Matmul.apply(x, weight), 0": "Matmul.apply(x, weight)"}, "to have two returns"),
-        ({"tensor.expand(info.batch_size, *tensor.shape) if dim is None else ": ""},
-         "got (NoneType, int)"),
-        ({"    @staticmethod\n    def forward":
-          "    generate_vmap_rule = True\n\n    @staticmethod\n    def forward"},
-         "which a rule of one's own replaces"),
-        ({"    @staticmethod\n    def forward":
-          "    generate_vmap_rule = True\n\n    @staticmethod\n    def forward",
-          "torch.from_numpy(x.numpy() @ weight.numpy().swapaxes(-1, -2))": "x @ weight.mT",
-          "def vmap(": "def rule("}, "write the rule itself"),
-        ({"Matmul.apply(x, weight), 0": "Matmul.apply(x, weight), 1"}, "in the wrong place"),
-        ({"def vmap(info, ": "def vmap(", "info.batch_size": "3"}, "takes 3 positional"),
-        ({"return Matmul.apply(x, weight), 0":
-          "return torch.from_numpy(x.numpy() @ weight.numpy().swapaxes(-1, -2)), 0"},
-         "what the rule calls: apply"),
+        (
+            {"tensor.expand(info.batch_size, *tensor.shape)": "tensor"},
+            "under two, `vmap(vmap(f, (None, 0)), (0, None))`",
+        ),
+        (
+            {"Matmul.apply(x, weight), 0": "Matmul.apply(x, weight), in_dims[0]"},
+            "the batch twice",
+        ),
+        (
+            {"apply(x, weight), 0": "apply(x.detach(), weight), 0"},
+            "the gradient of `x` is 0",
+        ),
+        (
+            {
+                "    @staticmethod\n    def forward": "    generate_vmap_rule = True\n\n    @staticmethod\n    def "
+                "forward"
+            },
+            "which a rule of one's own replaces",
+        ),
+        (
+            {"Matmul.apply(x, weight), 0": "Matmul.apply(x, weight), 1"},
+            "in the wrong place",
+        ),
     ],
     like=_matmul,
-    feeds=(Feed(shapes="N D, V D"),),
+    inputs=(Inputs(shapes="N D, V D"),),
     kind=[_says_where],
     properties=[_has_a_rule],
     success="wherever the batch comes in, it is in the result where your rule says.",
     hints=(
         "Bring both arguments into one form first. Which form does forward take?",
         "tensor.movedim(dim, 0) moves the batch to the front; expand makes one.",
-        "With the batch in front of both, call apply, and say that the batch is dimension 0.",
+        "With the batch in front of both, call apply, and say that the batch is "
+        "dimension 0.",
     ),
-    explanation="Both arguments get the batch as dimension 0, so the result has it there, too. The "
-    "rule calls apply, not forward, because there may be a grad around the vmap.",
-)  # fmt: skip
+    explanation="Both arguments get the batch as dimension 0, so the result has it "
+    "there, too. The rule calls apply, not forward, because there may be a "
+    "grad around the vmap.",
+)

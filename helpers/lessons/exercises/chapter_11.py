@@ -7,8 +7,8 @@ from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.properties import random
-from helpers.lessons.judge.variations import Feed
-from helpers.lessons.said import Wrong
+from helpers.lessons.judge.variations import Inputs
+from helpers.lessons.language import _
 
 
 class RowDot(Function):
@@ -31,21 +31,27 @@ EXERCISE_1 = Exercise(
     stub={"grad_output * b, grad_output * a": "grad_output * a, grad_output * b"},
     wrong=[
         ({"        grad_output = grad_output.unsqueeze(1)\n": ""}, "shapes do not fit"),
-        ({"grad_output * b, grad_output * a": "b.clone(), a.clone()"},
-         "does not depend on grad_output"),
+        (
+            {"grad_output * b, grad_output * a": "b.clone(), a.clone()"},
+            "does not depend on grad_output",
+        ),
         ({".unsqueeze(1)": ".sum()"}, "goes over other dimensions than it should"),
-        ({"grad_output * b,": "(grad_output * b).sum(0),"}, "has shape (5,), but (4, 5) belongs"),
+        (
+            {"grad_output * b,": "(grad_output * b).sum(0),"},
+            "has shape (5,), but (4, 5) belongs",
+        ),
     ],
     like=lambda a, b: (a * b).sum(1),
-    feeds=(Feed(shapes="N D, N D"),),
+    inputs=(Inputs(shapes="N D, N D"),),
     order=2,
-    success="the derivative of a product with respect to one factor is the other factor.",
+    success="the derivative of a product with respect to one factor is the other "
+    "factor.",
     hints=(
         "Examine it: examine(RowDot, torch.randn(4, 3), torch.randn(4, 3)).",
         "In which order does backward return its gradients?",
     ),
     explanation="backward returns its gradients in the order of forward's arguments.",
-)  # fmt: skip
+)
 
 
 class Delay(Function):
@@ -70,24 +76,30 @@ EXERCISE_2 = Exercise(
     wrong=[
         ({"return grad_x": "return grad_output.clone()"}, "The gradient of `x`"),
         ({"return grad_x": "return grad_output.roll(-1, 0)"}, "right in part"),
-        ({"return grad_x": "grad_x[2] = grad_x[1]; return grad_x"}, "right in part: at index 2 of"),
-        ({"return grad_x": "return grad_output.flip(0)"}, "at index 0, 2, 3 of dimension 0 it is"),
-        ({"zeros_like(grad_output)": "empty_like(grad_output)"}, "gradient has no value at [3, 0]"),
-        ({"zeros_like(x)": "empty_like(x)"}, "`forward`: the output has no value at [0, 0]"),
-        ({"grad_x[:-1] = grad_output[1:]": "grad_x[:-2] = grad_output[2:]"}, "shifted"),
-        ({"return grad_x": "return torch.cat([grad_output[1:6], grad_output.new_zeros(1, 2)])"},
-         "shapes do not fit"),
+        (
+            {"return grad_x": "grad_x[2] = grad_x[1]; return grad_x"},
+            "right in part: at index 2 of",
+        ),
+        (
+            {"zeros_like(grad_output)": "empty_like(grad_output)"},
+            "gradient has no value at [3, 0]",
+        ),
     ],
     like=lambda x: torch.cat([torch.zeros_like(x[:1]), x[:-1]]),
-    feeds=(Feed(shapes="N D", without={"empty": "without rows, there is nothing to move"}),),
+    inputs=(
+        Inputs(
+            shapes="N D", without={"empty": "without rows, there is nothing to move"}
+        ),
+    ),
     order=2,
     success="what forward moves down, backward moves up.",
     hints=(
         "Which output does x[0] go to? So where does its gradient come from?",
-        "Write the rule of forward for one row, y[k + 1] = x[k], and read it backwards.",
+        "Write the rule of forward for one row, y[k + 1] = x[k], and read it "
+        "backwards.",
     ),
     explanation="The last x goes nowhere, so its gradient is 0.",
-)  # fmt: skip
+)
 
 
 class CenterRows(Function):
@@ -108,28 +120,34 @@ EXERCISE_3 = Exercise(
     wrong=[
         ({"grad_output.mean(1": "grad_output.mean(0"}, "The gradient of `x`"),
         ({"grad_output.mean": "grad_output.sum"}, "the gradient of `x`"),
-        ({"- grad_output.mean(1, keepdim=True)": "* (1 - 1 / grad_output.shape[1])"},
-         "The gradient of `x`"),
+        (
+            {"- grad_output.mean(1, keepdim=True)": "* (1 - 1 / grad_output.shape[1])"},
+            "The gradient of `x`",
+        ),
     ],
     like=lambda x: x - x.mean(1, keepdim=True),
-    feeds=(Feed(shapes="N D"),),
+    inputs=(Inputs(shapes="N D"),),
     order=2,
     success="the mean depends on every element, too.",
     hints=(
         "If one x grows by 1, how does the mean of its row change?",
-        "Each output contains -x/D for every x of its row: the same second term for all of them.",
+        "Each output contains -x/D for every x of its row: the same second term for "
+        "all of them.",
     ),
-    explanation="The matrix of this operation, the identity minus a constant, is symmetric, "
-    "so backward is forward applied to grad_output.",
-)  # fmt: skip
+    explanation="The matrix of this operation, the identity minus a constant, is "
+    "symmetric, so backward is forward applied to grad_output.",
+)
 
 
-# Repeated, negative, none, all different; a table of one row takes what is left of them.
+# Repeated, negative, none, all different; a table of one row takes what is left of
+# them.
 INDICES = (0, 2, 2, 1, 0, 2, 3, 3, 0), (-1, 1, -3, 2), (-1, -1), (), (2, 0, 1), (-3, 0)
 
 
 def _rows(*rows):
-    return lambda table: torch.tensor([n for n in rows if -len(table) <= n < len(table)]).long()
+    return lambda table: torch.tensor(
+        [n for n in rows if -len(table) <= n < len(table)]
+    ).long()
 
 
 class LookUp(Function):
@@ -149,31 +167,37 @@ class LookUp(Function):
 def _minds_the_index(attempt):
     table, index = random(4, 2).requires_grad_(), torch.tensor([0, -1])
     if attempt.apply(table, index).grad_fn.apply(random(2, 2))[1] is not None:
-        yield Wrong("it returns a gradient for the index, which has none: None belongs there.")
+        yield _(
+            "it returns a gradient for the index, which has none: None belongs there."
+        )
 
 
 EXERCISE_4 = Exercise(
     number="11.4",
     name="LookUp",
     reference=LookUp,
-    stub={"return grad_table.index_put_((index,), grad_output, accumulate=True), None":
-          "grad_table[index] = grad_output\n        return grad_table, None"},
+    stub={
+        "return grad_table.index_put_((index,), grad_output, accumulate=True), None": "grad_table[index] = grad_output\n        return grad_table, None"
+    },
     wrong=[
         ({", accumulate=True": ""}, "lacks contributions"),
-        ({"index_put_((index,), grad_output, accumulate=True)":
-          "index_add_(0, index, grad_output)"}, "out of bounds for dimension 0"),
-        ({"index_put_((index,), grad_output, accumulate=True)":
-          "index_add_(0, torch.where(index == -1, ctx.rows - 1, index), grad_output)"},
-         "out of bounds for dimension 0"),
-        ({"        ctx.save": "        index[index < 0] += len(table)\n        ctx.save"},
-         "it changes an input in place"),
-        ({"((index,)": "((index.abs(),)"}, "the right contributions in the wrong places"),
-        ({"ctx.rows, ": "int(index.max()) + 1, "}, "belongs there"),
+        (
+            {
+                "index_put_((index,), grad_output, accumulate=True)": "index_add_(0, index, grad_output)"
+            },
+            "out of bounds for dimension 0",
+        ),
+        (
+            {
+                "        ctx.save": "        index[index < 0] += len(table)\n        ctx.save"
+            },
+            "it changes an input in place",
+        ),
         ({"None": "torch.zeros(grad_output.shape[0])"}, "None belongs there"),
     ],
     like=lambda table, index: table[index],
-    feeds=(
-        Feed(
+    inputs=(
+        Inputs(
             shapes="R D",
             constants=tuple((_rows(*rows),) for rows in INDICES),
             without={"empty": "an empty table has no rows to look up"},
@@ -186,10 +210,11 @@ EXERCISE_4 = Exercise(
         "Which index did you examine it with? A report is about that index only.",
         "What does grad_table[index] = ... do if an index occurs twice?",
     ),
-    explanation="If an element is used several times, its gradient is the sum over its uses. "
-    "As long as all indices differ, the broken version passes every check. MXNet had this mistake: "
+    explanation="If an element is used several times, its gradient is the sum over its "
+    "uses. As long as all indices differ, the broken version passes every "
+    "check. MXNet had this mistake: "
     "https://github.com/apache/mxnet/issues/9172.",
-)  # fmt: skip
+)
 
 
 class LogCosh(Function):
@@ -208,25 +233,39 @@ EXERCISE_5 = Exercise(
     number="11.5",
     name="LogCosh",
     reference=LogCosh,
-    stub={" * torch.tanh(x)": ".mul_(ctx.slope)", "save_for_backward(x)": "slope = torch.tanh(x)",
-          "        (x,) = ctx.saved_tensors\n": ""},
+    stub={
+        " * torch.tanh(x)": ".mul_(ctx.slope)",
+        "save_for_backward(x)": "slope = torch.tanh(x)",
+        "        (x,) = ctx.saved_tensors\n": "",
+    },
     wrong=[
-        ({"torch.tanh(x)": "ctx.slope", "save_for_backward(x)": "slope = torch.tanh(x)",
-          "(x,) = ctx.saved_tensors": ""}, "silently wrong"),
-        ({"grad_output * torch.tanh(x)": "grad_output.mul_(torch.tanh(x))"},
-         "changes grad_output in place"),
-        ({"* torch.tanh(x)": "* (torch.exp(2 * x) - 1) / (torch.exp(2 * x) + 1)"},
-         "at numbers near"),
+        (
+            {
+                "torch.tanh(x)": "ctx.slope",
+                "save_for_backward(x)": "slope = torch.tanh(x)",
+                "(x,) = ctx.saved_tensors": "",
+            },
+            "silently wrong",
+        ),
+        (
+            {"grad_output * torch.tanh(x)": "grad_output.mul_(torch.tanh(x))"},
+            "changes grad_output in place",
+        ),
+        (
+            {"* torch.tanh(x)": "* (torch.exp(2 * x) - 1) / (torch.exp(2 * x) + 1)"},
+            "at numbers near",
+        ),
     ],
     like=lambda x: torch.logaddexp(x, -x) - log(2),
-    feeds=(Feed(shapes="...", far=700),),
+    inputs=(Inputs(shapes="...", far=700),),
     order=2,
-    success="backward leaves grad_output alone, and the slope has a history. (log(cosh(x)) is "
-    "inf at 100 in float32; |x| + log1p(exp(-2|x|)) - log(2) is not.)",
+    success="backward leaves grad_output alone, and the slope has a history. "
+    "(log(cosh(x)) is inf at 100 in float32; |x| + log1p(exp(-2|x|)) - "
+    "log(2) is not.)",
     hints=(
         "One of the two causes is a method whose name ends in an underscore.",
         "The slope on ctx is a constant to the second derivative. Save x instead.",
     ),
-    explanation="grad_output may be shared with other parts of the graph, so it must not be "
-    "changed; and what backward computes from a saved x has a history.",
-)  # fmt: skip
+    explanation="grad_output may be shared with other parts of the graph, so it must "
+    "not be changed; and what backward computes from a saved x has a history.",
+)

@@ -8,10 +8,10 @@ from torch.autograd import Function, grad
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import alike, changed, missed
+from helpers.lessons.judge.numbers import alike, changed_in_place, near_miss
 from helpers.lessons.judge.properties import each, random
 from helpers.lessons.judge.variations_of_processes import SIZES, aloud, in_each
-from helpers.lessons.said import Said, Wrong
+from helpers.lessons.language import N_, _, followed
 from helpers.ops import collectives
 
 
@@ -38,7 +38,10 @@ class AllGather(Function):
 
 
 def _arriving(size, rows, columns, silent):
-    """grad_output on each rank; 0 on `silent`, as if that process did not use the result."""
+    """grad_output on each rank.
+
+    0 on `silent`, as if that process did not use the result.
+    """
     shape = size * rows, columns
     return [random(*shape, seed=10 + rank) * (rank != silent) for rank in range(size)]
 
@@ -50,7 +53,7 @@ def _gather_and_back(apply, rows, columns, silent):
     v = _arriving(dist.get_world_size(), rows, columns, silent)[dist.get_rank()]
     before = v.clone()
     (gradient,) = grad(output, x, v, allow_unused=True)
-    return output.detach(), gradient, changed(grad_output=(v, before))
+    return output.detach(), gradient, changed_in_place(grad_output=(v, before))
 
 
 def _gathers(attempt, size, rows, columns, silent):
@@ -60,76 +63,106 @@ def _gathers(attempt, size, rows, columns, silent):
     whole = torch.cat([random(rows, columns, seed=rank) for rank in range(size)])
     v = _arriving(size, rows, columns, silent)
     total = sum(v).chunk(size)
-    for rank, (output, gradient, _) in enumerate(answers):
+    for rank, (output, gradient, _wrong) in enumerate(answers):
         if not alike(output, whole):
-            yield Wrong(
-                "on rank {rank}, `forward` does not return all rows; leave it unchanged.", rank=rank
-            )
+            yield _(
+                "on rank {rank}, `forward` does not return all rows; leave it "
+                "unchanged."
+            ).format(rank=rank)
         if gradient is None:
-            yield Wrong("on rank {rank}, `backward` returns no gradient.", rank=rank)
+            yield _("on rank {rank}, `backward` returns no gradient.").format(rank=rank)
     yield from (wrong for *_, wrong in answers)
     for rank in reversed(range(size)):
         misses = {
-            "on rank {rank}, the gradient comes from this process's own loss only. The other "
-            "processes used its rows, too.": v[rank].chunk(size)[rank],
-            "on rank {rank}, the gradient is {size} times too small.": total[rank] / size,
+            _(
+                "on rank {rank}, the gradient comes from this process's own loss "
+                "only. The other processes used its rows, too."
+            ): v[rank].chunk(size)[rank],
+            _("on rank {rank}, the gradient is {size} times too small."): total[rank]
+            / size,
         }
-        yield missed(
+        yield near_miss(
             answers[rank][1],
             total[rank],
             misses,
-            "on rank {rank}, the gradient is not that of the sum of the losses. Every process "
-            "has its own `grad_output`, for all rows.",
+            _(
+                "on rank {rank}, the gradient is not that of the sum of the losses. "
+                "Every process has its own `grad_output`, for all rows."
+            ),
             rank=rank,
             size=size,
         )
 
 
-TEAMS = {  # processes, rows, columns, the rank that does not use the result
-    Said("with {size} processes of {rows} rows", size=size, rows=rows): (size, rows, columns, rank)
-    for size, rows, columns, rank in ((3, 2, 4, None), (5, 4, 1, None), (5, 1, 3, 1))
-}
+# Processes, rows, columns, the rank that does not use the result.
+TEAMS = (3, 2, 4, None), (5, 4, 1, None), (5, 1, 3, 1)
+
+
+def _teams():
+    where = _("with {size} processes of {rows} rows")
+    return {where.format(size=team[0], rows=team[1]): team for team in TEAMS}
+
+
 EXERCISE_1 = Exercise(
     number="14.1",
     name="AllGather",
     reference=AllGather,
-    stub={"        return summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]\n": "",
-          "def backward(ctx, grad_output):\n": "def backward(ctx, grad_output): ...\n"},
+    stub={
+        "        return "
+        "summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]\n": "",
+        "def backward(ctx, grad_output):\n": "def backward(ctx, grad_output): ...\n",
+    },
     wrong=[
-        ({"return summed(grad_output).chunk": "return grad_output.chunk"},
-         "The other processes used its rows, too"),
-        ({".chunk(dist.get_world_size())[dist.get_rank()]": ""}, "returned an invalid gradient"),
-        ({"summed(grad_output)": "(summed(grad_output) / dist.get_world_size())"},
-         "3 times too small"),
-        ({"return summed(grad_output)": "dist.all_reduce(grad_output)\n        return grad_output"},
-         "it changes `grad_output` in place"),
-        ({"summed(grad_output)": "(summed(grad_output) if grad_output.any() else grad_output)"},
-         "the processes wait for each other"),
-        ({".chunk(dist.get_world_size())": ".split(2)"}, "with 5 processes of 4 rows: "),
+        (
+            {"return summed(grad_output).chunk": "return grad_output.chunk"},
+            "The other processes used its rows, too",
+        ),
+        (
+            {".chunk(dist.get_world_size())[dist.get_rank()]": ""},
+            "returned an invalid gradient",
+        ),
+        (
+            {"summed(grad_output)": "(summed(grad_output) / dist.get_world_size())"},
+            "3 times too small",
+        ),
+        (
+            {
+                "summed(grad_output)": "(summed(grad_output) if grad_output.any() else grad_output)"
+            },
+            "the processes wait for each other",
+        ),
     ],
-    properties=[each(TEAMS, _gathers)],
-    success="each process adds the gradients that all of them have for its rows: a reduce-scatter. "
-    "For second derivatives, `backward` must call a Function, too, as `Collective` does.",
+    properties=[each(_teams, _gathers)],
+    success="each process adds the gradients that all of them have for its rows: a "
+    "reduce-scatter. For second derivatives, `backward` must call a "
+    "Function, too, as `Collective` does.",
     hints=(
-        "`forward` copies the rows of each process to all. What is the transpose of copying?",
-        "Each process has gradients for all rows. Which of them are about the rows of this one?",
+        "`forward` copies the rows of each process to all. What is the transpose of "
+        "copying?",
+        "Each process has gradients for all rows. Which of them are about the rows "
+        "of this one?",
         "Sum the gradients over the processes, and take the part of this rank.",
     ),
-    explanation="The transpose of copying is adding, and the transpose of joining is cutting. In a "
-    "ring, an all-reduce, of which each process keeps one part, sends twice what a reduce-scatter "
-    "sends; collectives.reduce_scatter is the transpose of collectives.all_gather.",
-)  # fmt: skip
+    explanation="The transpose of copying is adding, and the transpose of joining is "
+    "cutting. In a ring, an all-reduce, of which each process keeps one "
+    "part, sends twice what a reduce-scatter sends; "
+    "collectives.reduce_scatter is the transpose of collectives.all_gather.",
+)
 
 
 def mean_of_all(x):
     total = collectives.all_reduce(x.sum(0), loss="summed")
-    count = collectives.all_reduce(x.new_tensor(len(x), dtype=torch.float64), loss="summed")
+    count = collectives.all_reduce(
+        x.new_tensor(len(x), dtype=torch.float64), loss="summed"
+    )
     return total / count
 
 
 def _rows_of(rank, size):
     """One more on each rank; of five processes, the second has none."""
-    return random((rank + 1) * (size < 5 or rank != 1), size - 1, seed=rank).requires_grad_()
+    return random(
+        (rank + 1) * (size < 5 or rank != 1), size - 1, seed=rank
+    ).requires_grad_()
 
 
 def _mean_and_slope(answer):
@@ -141,9 +174,11 @@ def _mean_and_slope(answer):
     mean = answer(kept)
     if not isinstance(mean, torch.Tensor) or not mean.requires_grad:
         return mean, None, None
-    wrong = changed(x=(kept, before))
+    wrong = changed_in_place(x=(kept, before))
     if short.dtype != torch.float32:
-        wrong = Wrong("where `x` is torch.float32, the result is {dtype}.", dtype=short.dtype)
+        wrong = _("where `x` is torch.float32, the result is {dtype}.").format(
+            dtype=short.dtype
+        )
     if wrong:
         return mean, wrong, None
     loss = (rank + 1) * ((x - mean) ** 3).sum()
@@ -160,7 +195,9 @@ def _mean_and_slope(answer):
 def _slopes(inputs, mean):
     losses = [(rank + 1) * ((x - mean) ** 3).sum() for rank, x in enumerate(inputs)]
     first = grad(sum(losses), inputs, create_graph=True)
-    return first, grad(sum(slope.square().sum() for slope in first), inputs, retain_graph=True)
+    return first, grad(
+        sum(slope.square().sum() for slope in first), inputs, retain_graph=True
+    )
 
 
 def _is_the_mean(attempt, size):
@@ -170,42 +207,62 @@ def _is_the_mean(attempt, size):
     mean = torch.cat(inputs).mean(0)
     means = torch.stack([x.mean(0) for x in inputs])
     right = mean.detach()
-    for given, *_ in answers:
-        if not torch.is_tensor(given) or (given.shape, given.dtype) != (right.shape, right.dtype):
-            yield wrong_outputs(given, right, what="the result")
-    if all(alike(given, means[rank].detach()) for rank, (given, *_) in enumerate(answers)):
-        yield Wrong("on each process, the result is the mean of this process's rows only.")
+    for given, *_rest in answers:
+        if not torch.is_tensor(given) or (given.shape, given.dtype) != (
+            right.shape,
+            right.dtype,
+        ):
+            yield wrong_outputs(given, right, what=_("the result"))
+    if all(
+        alike(given, means[rank].detach())
+        for rank, (given, *_rest) in enumerate(answers)
+    ):
+        yield _("on each process, the result is the mean of this process's rows only.")
     misses = {
-        "the result is the mean of the means: where rows are few, they count more.":
-        means.mean(0).detach()
-    }  # fmt: skip
-    template = (
-        "on rank {rank}, the result is not the mean over all rows. Does each process count the "
-        "rows of all?"
+        _(
+            "the result is the mean of the means: where rows are few, they count more."
+        ): means.mean(0).detach()
+    }
+    template = _(
+        "on rank {rank}, the result is not the mean over all rows. Does each process "
+        "count the rows of all?"
     )
-    for rank, (given, *_) in enumerate(answers):
-        yield missed(given, right, misses, template, rank=rank)
-    yield from (slope for _, slope, _ in answers if isinstance(slope, Wrong))
+    for rank, (given, *_rest) in enumerate(answers):
+        yield near_miss(given, right, misses, template, rank=rank)
+    yield from (slope for _, slope, _ in answers if isinstance(slope, str))
     if any(slope is None for _, slope, _ in answers):
-        yield Wrong("the mean is right, but it has no history: no gradient passes through it.")
+        yield _(
+            "the mean is right, but it has no history: no gradient passes through it."
+        )
     expected, seconds = _slopes(inputs, mean)
-    for rank, (x, (_, slope, _)) in enumerate(zip(inputs, answers, strict=True)):
+    for rank, (x, (_given, slope, _second)) in enumerate(
+        zip(inputs, answers, strict=True)
+    ):
         (own,) = grad(((rank + 1) * (x - mean) ** 3).sum(), x, retain_graph=True)
         misses = {
-            "the mean is right. But on rank {rank} the gradient comes from the loss of this "
-            "process only, and the others subtract the mean, too. Does each sum go through "
-            "`collectives.all_reduce`, and with which `loss`?": own
+            _(
+                "the mean is right. But on rank {rank} the gradient comes from the "
+                "loss of this process only, and the others subtract the mean, too. "
+                "Does each sum go through `collectives.all_reduce`, and with which "
+                "`loss`?"
+            ): own
         }
-        template = "the mean is right, but on rank {rank} the gradient of the summed losses is not."
-        yield missed(slope, expected[rank].detach(), misses, template, rank=rank)
-    for rank, (_, _, second) in enumerate(answers):
+        template = _(
+            "the mean is right, but on rank {rank} the gradient of the summed losses "
+            "is not."
+        )
+        yield near_miss(slope, expected[rank].detach(), misses, template, rank=rank)
+    for rank, (_given, _slope, second) in enumerate(answers):
         if second is not None and not alike(second, seconds[rank]):
-            yield Wrong(
-                "mean and gradient are right. But on rank {rank} the second derivative is "
-                "silently wrong: autograd does not see what `backward` sends. Does each sum go "
-                "through `collectives.all_reduce`?",
-                rank=rank,
-            )
+            yield _(
+                "mean and gradient are right. But on rank {rank} the second "
+                "derivative is silently wrong: autograd does not see what `backward` "
+                "sends. Does each sum go through `collectives.all_reduce`?"
+            ).format(rank=rank)
+
+
+def _sizes():
+    return {_("with {size} processes").format(size=size): (size,) for size in SIZES}
 
 
 EXERCISE_2 = Exercise(
@@ -214,49 +271,51 @@ EXERCISE_2 = Exercise(
     reference=mean_of_all,
     stub="def mean_of_all(x): ...",
     wrong=[
-        ({', loss="summed"': ""}, "with which `loss`?"),
-        ({"x.sum(0)": "x.mean(0)",
-          "x.new_tensor(len(x), dtype=torch.float64)": "x.new_tensor(1.0)"},
-         "the result is the mean of the means"),
-        ({"return total / count": "return x.mean(0)"}, "the mean of this process's rows only"),
-        ({"return total / count": "return total / (len(x) * dist.get_world_size())"},
-         "Does each process count the rows of all?"),
+        (
+            {"return total / count": "return x.mean(0)"},
+            "the mean of this process's rows only",
+        ),
         ({"x.sum(0)": "x.float().sum(0)"}, "the result is torch.float32"),
-        ({"x.sum(0)": "x.float().double().sum(0)"}, "rounded to float32,"),
-        ({"x.sum(0)": "x.double().sum(0)"}, "where `x` is torch.float32, the result is"),
-        ({"x.new_tensor(len(x), dtype=torch.float64)": "torch.tensor(len(x))"},
-         "input must be one of torch.float32"),
-        ({"collectives.all_reduce(x.sum(0)": "collectives.all_reduce(x.detach().sum(0)"},
-         "it has no history"),
-        ({'collectives.all_reduce(x.sum(0), loss="summed")': "x.sum(0); dist.all_reduce(total)"},
-         "comes from the loss of this process only"),
-        ({"def mean_of_all": "class SumAgain(Function):\n    @staticmethod\n"
-          "    def forward(ctx, x):\n        return summed(x)\n\n    @staticmethod\n"
-          "    def backward(ctx, g):\n        return summed(g)\n\n\ndef mean_of_all",
-          'collectives.all_reduce(x.sum(0), loss="summed")': "SumAgain.apply(x.sum(0))"},
-         "the second derivative is silently wrong"),
-        ({"return total": "x.mul_(2)\n    return total"}, "it changes `x` in place"),
+        (
+            {
+                "collectives.all_reduce(x.sum(0)": "collectives.all_reduce(x.detach().sum(0)"
+            },
+            "it has no history",
+        ),
+        (
+            {
+                "def mean_of_all": "class SumAgain(Function):\n    @staticmethod\n    def "
+                "forward(ctx, x):\n        return summed(x)\n\n    "
+                "@staticmethod\n    def backward(ctx, g):\n        return "
+                "summed(g)\n\n\ndef mean_of_all",
+                'collectives.all_reduce(x.sum(0), loss="summed")': "SumAgain.apply(x.sum(0))",
+            },
+            "the second derivative is silently wrong",
+        ),
     ],
     properties=[
-        each({Said("with {size} processes", size=size): (size,) for size in SIZES}, _is_the_mean)
+        each(_sizes, _is_the_mean),
     ],
-    success="each row counts once, and the gradient includes the losses of the other processes.",
+    success="each row counts once, and the gradient includes the losses of the other "
+    "processes.",
     hints=(
         "A mean is a sum divided by a count. What is the count?",
         "Two all-reduces: of the sums, and of the numbers of rows.",
-        "Each process computes its own loss from the mean: which `loss` is that? The count may "
-        "be a floating-point tensor, too.",
+        "Each process computes its own loss from the mean: which `loss` is that? The "
+        "count may be a floating-point tensor, too.",
     ),
-    explanation="The count has no gradient; the sum has one. It is counted in float64, because "
-    "bfloat16 has no 387. Each process has its own loss, so the sum is n tensors, not one, and its "
-    "backward is an all-reduce. torch.nn.SyncBatchNorm does the same for a mean and a variance.",
-)  # fmt: skip
+    explanation="The count has no gradient; the sum has one. It is counted in float64, "
+    "because bfloat16 has no 387. Each process has its own loss, so the sum "
+    "is n tensors, not one, and its backward is an all-reduce. "
+    "torch.nn.SyncBatchNorm does the same for a mean and a variance.",
+)
 
 
 def wrong_rank(function, x):
     generator = torch.Generator().manual_seed(dist.get_rank())
     for rank in range(dist.get_world_size()):
-        u = torch.randn(x.shape, dtype=x.dtype, generator=generator) * (dist.get_rank() == rank)
+        u = torch.randn(x.shape, dtype=x.dtype, generator=generator)
+        u = u * (dist.get_rank() == rank)
         output = function(u.requires_grad_())
         v = torch.randn(output.shape, dtype=x.dtype, generator=generator)
         (back,) = grad(output, u, v)
@@ -288,31 +347,63 @@ def _other_way(back, grad_output):
 
 def _own_times_n(back, grad_output):
     right, n = back(grad_output), dist.get_world_size()
-    own = grad_output if right.shape == grad_output.shape else grad_output.chunk(n)[dist.get_rank()]
+    own = (
+        grad_output
+        if right.shape == grad_output.shape
+        else grad_output.chunk(n)[dist.get_rank()]
+    )
     return n * own
 
 
 RIGHT, TWICE = partial(_times, 1), partial(_times, 2)
 CASES = (
-    (3, 1, TWICE, "Its gradient is twice what is right."),
-    (3, 0, TWICE, "Its gradient is twice what is right. Is rank 0 left out, or taken for false?"),
-    (3, 0, _other_way, "The rows of its gradient are in another order, and x is 0. Are all "
-     "elements of `u`, and of `v`, drawn at random?"),
-    (3, 1, partial(_times, 0.999), "Its gradient is off by a thousandth."),
-    (3, 2, _own_times_n, "Its gradient is n times its own `grad_output`. Where all draw the same "
-     "`v`, that is the sum."),
-    (5, 4, TWICE, "There are 5 processes here."),
+    (3, 1, TWICE, N_("Its gradient is twice what is right.")),
+    (
+        3,
+        0,
+        TWICE,
+        N_(
+            "Its gradient is twice what is right. Is rank 0 left out, or taken for "
+            "false?"
+        ),
+    ),
+    (
+        3,
+        0,
+        _other_way,
+        N_(
+            "The rows of its gradient are in another order, and x is 0. Are all "
+            "elements of `u`, and of `v`, drawn at random?"
+        ),
+    ),
+    (3, 1, partial(_times, 0.999), N_("Its gradient is off by a thousandth.")),
+    (
+        3,
+        2,
+        _own_times_n,
+        N_(
+            "Its gradient is n times its own `grad_output`. Where all draw the same "
+            "`v`, that is the sum."
+        ),
+    ),
+    (5, 4, TWICE, N_("There are 5 processes here.")),
     (3, None, RIGHT, ""),
-)  # fmt: skip
+)
 
 
 def _asked(answer, where, how):
-    """The answers of this process on three collectives that are wrong on rank `where`."""
+    """The answers of this process on three collectives that are wrong on rank
+    `where`.
+    """
     torch.manual_seed(0)  # the same on each, as in fresh processes
     x = random(2, 2, seed=dist.get_rank()) * (how is not _other_way)
     found = []
     parts = partial(AllGather.backward, None)
-    for there, back in ((summed, summed), (gathered, parts), (torch.clone, torch.clone)):
+    for there, back in (
+        (summed, summed),
+        (gathered, parts),
+        (torch.clone, torch.clone),
+    ):
         spoil = how if dist.get_rank() == where else RIGHT
 
         def collective(u, there=there, back=back, how=spoil):
@@ -331,22 +422,20 @@ def _finds(attempt):
         yield wrong
         for given in zip(*answers, strict=True):
             if len(set(map(str, given))) > 1:
-                yield Wrong(
-                    "the processes answer differently: {names}. Each computes a part; compare the "
-                    "sums.",
-                    names=", ".join(map(str, given)),
-                )
+                yield _(
+                    "the processes answer differently: {names}. Each computes a "
+                    "part; compare the sums."
+                ).format(names=", ".join(map(str, given)))
             if given[0] != where:
                 if where is not None and type(given[0]) is int and 0 <= given[0] < size:
-                    why = Said(
-                        "The backward of rank {given} is right, up to rounding. Are both products "
-                        "summed over the processes?",
-                        given=given[0],
-                    )
-                template = "where rank {rank} is wrong, it answers {answer}."
+                    why = _(
+                        "The backward of rank {given} is right, up to rounding. Are "
+                        "both products summed over the processes?"
+                    ).format(given=given[0])
+                template = _("where rank {rank} is wrong, it answers {answer}.")
                 if where is None:
-                    template = "where all are right, it answers {answer}."
-                yield Wrong(template, rank=where, answer=given[0]).and_then(why or None)
+                    template = _("where all are right, it answers {answer}.")
+                yield followed(template.format(rank=where, answer=given[0]), _(why))
 
 
 EXERCISE_3 = Exercise(
@@ -355,29 +444,31 @@ EXERCISE_3 = Exercise(
     reference=wrong_rank,
     stub="def wrong_rank(function, x): ...",
     wrong=[
-        ({" * (dist.get_rank() == rank)": " * 1"}, "where rank 1 is wrong, it answers 0"),
-        ({"torch.randn(x.shape, dtype=x.dtype, generator=generator)": "x.detach()"},
-         "and x is 0. Are all elements of `u`"),
-        ({"torch.randn(output.shape, dtype=x.dtype, generator=generator)":
-          "torch.randn_like(output)"}, "Where all draw the same `v`"),
-        ({"range(dist.get_world_size())": "range(4)"}, "where rank 4 is wrong, it answers None"),
-        ({"        dist.all_reduce(gap)\n": ""}, "Are both products summed"),
-        ({"gap.abs() > 1e-9": "gap != 0"}, "is right, up to rounding"),
+        (
+            {" * (dist.get_rank() == rank)": " * 1"},
+            "where rank 1 is wrong, it answers 0",
+        ),
+        (
+            {"torch.randn(x.shape, dtype=x.dtype, generator=generator)": "x.detach()"},
+            "and x is 0. Are all elements of `u`",
+        ),
         ({"return None": "return rank"}, "where all are right, it answers 2"),
-        ({"return rank": "return rank or None"}, "or taken for false?"),
-        ({"    return None": "    while True: pass"}, "gives no answer after computing for"),
-        ({"torch.randn(x.shape, dtype=x.dtype,": "torch.randn(x.shape,"},
-         "function was given torch.float32"),
-        ({"        gap = ": "        if dist.get_rank() != rank: continue\n        gap = "},
-         "the processes wait for each other"),
+        (
+            {"    return None": "    while True: pass"},
+            "gives no answer after computing for",
+        ),
     ],
     properties=[_finds],
     success="with u on one process only, the products differ if its backward is wrong.",
     hints=(
-        "The adjoint test tells you that something is wrong. Which part of it can you set to zero?",
-        "Let u be zero on all processes except one. Whose backward affects <Aᵀ v, u> then?",
-        "Run one test per rank: sum both products over the processes, and compare the sums.",
+        "The adjoint test tells you that something is wrong. Which part of it can "
+        "you set to zero?",
+        "Let u be zero on all processes except one. Whose backward affects <Aᵀ v, u> "
+        "then?",
+        "Run one test per rank: sum both products over the processes, and compare "
+        "the sums.",
     ),
-    explanation="<Aᵀ v, u> is a sum over processes of products with u. If u is zero on all except "
-    "one, the sum depends on the backward of that one alone, whatever the others return.",
-)  # fmt: skip
+    explanation="<Aᵀ v, u> is a sum over processes of products with u. If u is zero on "
+    "all except one, the sum depends on the backward of that one alone, "
+    "whatever the others return.",
+)

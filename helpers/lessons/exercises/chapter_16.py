@@ -12,12 +12,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from helpers.doctor.said import listed
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.numbers import first_line
-from helpers.lessons.said import Said, Wrong
+from helpers.lessons.judge.surroundings import is_full
+from helpers.lessons.language import N_, _, followed, listed
 from helpers.lessons.shipping import BACKEND, BackendError, packed_by_setuptools
-from helpers.lessons.world import is_full
 
 PYPROJECT = """
 [build-system]
@@ -34,7 +33,11 @@ where = ["src"]
 [tool.setuptools.package-data]
 fast_scans = ["lib/*.so", "*.json"]
 """
-WANTED = ("fast_scans/__init__.py", "fast_scans/lib/_cpu.abi3.so", "fast_scans/decays.json")
+WANTED = (
+    "fast_scans/__init__.py",
+    "fast_scans/lib/_cpu.abi3.so",
+    "fast_scans/decays.json",
+)
 FILES = (*(f"src/{name}" for name in WANTED), "tests/test_scans.py")
 
 
@@ -43,38 +46,44 @@ def _complete(pyproject):
     try:
         packed, others = packed_by_setuptools(pyproject, FILES)
     except BackendError as error:
-        template = "keep setuptools as its backend, {right!r}; got {given!r}."
-        yield Wrong(template, right=BACKEND, given=error.args[0])
+        template = _("keep setuptools as its backend, {right!r}; got {given!r}.")
+        yield template.format(right=BACKEND, given=error.args[0])
     except Exception as error:
         if is_full(error):
             raise
-        yield Wrong("setuptools cannot read it: {line}", line=first_line(error))
+        yield _("setuptools cannot read it: {line}").format(line=first_line(error))
     strange = [file for file in packed if file not in WANTED]
     for file in strange:
         if file.startswith("src/"):
-            yield Wrong(
-                "the wheel holds `{file}`, so users would have to write `import src.fast_scans`. "
-                "In which folder should setuptools look for packages?",
-                file=file,
-            )
+            yield _(
+                "the wheel holds `{file}`, so users would have to write `import "
+                "src.fast_scans`. In which folder should setuptools look for "
+                "packages?"
+            ).format(file=file)
     for file in WANTED:
         if file not in packed:
             kind = "package-data" if file != WANTED[0] else "packages"
-            template = "the wheel lacks `{file}`. Look at {kind}."
+            template = _("the wheel lacks `{file}`. Look at {kind}.")
             if packed:
-                template = "the wheel lacks `{file}`; it holds {packed}. Look at {kind}."
-            hint = Said("A key is what you import; a pattern is relative to that package's folder.")
+                template = _(
+                    "the wheel lacks `{file}`; it holds {packed}. Look at {kind}."
+                )
+            hint = _(
+                "A key is what you import; a pattern is relative to that package's "
+                "folder."
+            )
             names = ", ".join(f"`{name}`" for name in packed)
-            wrong = Wrong(template, file=file, packed=names, kind=kind)
-            yield wrong.and_then(hint if "data" in kind else None)
+            wrong = template.format(file=file, packed=names, kind=kind)
+            yield followed(wrong, hint if "data" in kind else None)
     if strange:
-        yield Wrong("the wheel holds `{strange}`, which no user needs.", strange=strange[0])
-    if others:
-        yield Wrong(
-            "the wheel holds `fast_scans-1.0.data/{others}`, too, which is installed elsewhere: "
-            "data-files and script-files are no package-data.",
-            others=others[0],
+        yield _("the wheel holds `{strange}`, which no user needs.").format(
+            strange=strange[0]
         )
+    if others:
+        yield _(
+            "the wheel holds `fast_scans-1.0.data/{others}`, too, which is installed "
+            "elsewhere: data-files and script-files are no package-data."
+        ).format(others=others[0])
 
 
 FIND = 'where = ["src"]'
@@ -85,34 +94,35 @@ EXERCISE_1 = Exercise(
     stub={FIND: 'include = ["*"]', '"lib/*.so", "*.json"': '"*.so"'},
     wrong=[
         ({FIND: 'include = ["*"]'}, "the wheel holds `src/fast_scans/"),
-        ({FIND: 'include = ["fast_scans"]'}, "the wheel lacks `fast_scans/__init__.py`"),
         ({'"lib/*.so", ': ""}, "the wheel lacks `fast_scans/lib/_cpu.abi3.so`"),
-        ({'"lib/*.so"': '"*.so"'}, "a pattern is relative to that package's folder"),
-        ({', "*.json"': ""}, "the wheel lacks `fast_scans/decays.json`"),
-        ({"fast_scans =": "fast-scans ="}, "A key is what you import"),
-        ({"[tool.setuptools.packages.find]\n" + FIND:
-          '[tool.setuptools]\npackages = ["fast_scans", "tests"]\n'
-          'package-dir = {"fast_scans" = "src/fast_scans"}'}, "the wheel holds `tests/"),
         ({'version = "1.0"': 'version = "1.0'}, "setuptools cannot read it"),
-        ({"build_meta": "buildmeta"},
-         "keep setuptools as its backend, 'setuptools.build_meta'; got"),
-        ({FIND: FIND + '\n[tool.setuptools.data-files]\nshare = ["src/fast_scans/decays.json"]'},
-         "`fast_scans-1.0.data/data/share/decays.json`, too, which is installed elsewhere"),
-        ({FIND: FIND + '\n[tool.setuptools]\nscript-files = ["src/fast_scans/decays.json"]'},
-         "`fast_scans-1.0.data/scripts/decays.json`, too"),
+        (
+            {"build_meta": "buildmeta"},
+            "keep setuptools as its backend, 'setuptools.build_meta'; got",
+        ),
+        (
+            {
+                FIND: FIND
+                + '\n[tool.setuptools.data-files]\nshare = ["src/fast_scans/decays.json"]'
+            },
+            "`fast_scans-1.0.data/data/share/decays.json`, too, which is installed "
+            "elsewhere",
+        ),
     ],
     properties=[_complete],
-    success="setuptools finds the package in src, and packs its two files that are not Python. "
-    "The tag is still py3-none-any: do not publish the wheel before setup.py changes that.",
+    success="setuptools finds the package in src, and packs its two files that are "
+    "not Python. The tag is still py3-none-any: do not publish the wheel "
+    "before setup.py changes that.",
     hints=(
-        "Two things are wrong: where setuptools looks for packages, and which files it adds.",
+        "Two things are wrong: where setuptools looks for packages, and which files "
+        "it adds.",
         "[tool.setuptools.packages.find] takes where = [a folder].",
-        "A pattern of package-data begins in the package's own folder, and * does not match "
-        "across folders.",
+        "A pattern of package-data begins in the package's own folder, and * does "
+        "not match across folders.",
     ),
-    explanation="Without `where`, setuptools takes src itself for a package. The library is in a "
-    "folder of the package, so its pattern begins with lib/.",
-)  # fmt: skip
+    explanation="Without `where`, setuptools takes src itself for a package. The "
+    "library is in a folder of the package, so its pattern begins with lib/.",
+)
 
 
 def problems(wheel):
@@ -135,21 +145,37 @@ LINUX, WINDOWS = "cp311-abi3-manylinux_2_28_x86_64", "cp311-abi3-win_amd64"
 MACOS, ANY_PYTHON = "cp311-abi3-macosx_11_0_arm64", "py3-none-manylinux_2_28_x86_64"
 FOLDER, OLDER = "lib/_fast.so", "cp311-abi3-manylinux_2_27_x86_64"
 WHEELS = {  # says: files, tags, whether there is a problem
-    Said("a good wheel for Linux"): ((*MODULES, SO), [LINUX], False),
-    Said("a good wheel for Windows"): ((*MODULES, PYD), [WINDOWS], False),
-    Said("a good wheel for macOS"): ((*MODULES, SO), [MACOS], False),
-    Said("a good wheel of Python only"): (MODULES, ["py3-none-any"], False),
-    Said("a good wheel for every Python on Linux"): ((*MODULES, SO), [ANY_PYTHON], False),
-    Said("release 1.1 for Linux"): (MODULES, [LINUX], True),
-    Said("release 1.1 for Windows"): (MODULES, [WINDOWS], True),
-    Said("release 1.2 for Linux"): ((*MODULES, SO), ["py3-none-any"], True),
-    Said("release 1.2 for Windows"): ((*MODULES, PYD), ["py3-none-any"], True),
-    Said("release 1.2 with both tags"): ((*MODULES, SO), [LINUX, "py3-none-any"], True),
-    Said("release 1.2 with both tags, any first"): ((*MODULES, SO), ["py3-none-any", LINUX], True),
-    Said("release 1.2 with its library in a folder"): ((*MODULES, FOLDER), ["py3-none-any"], True),
-    Said("release 1.2 for one Python"): ((*MODULES, SO), ["cp311-none-any"], True),
-    Said("a good wheel with its library in a folder"): ((*MODULES, FOLDER), [LINUX], False),
-    Said("a good wheel with two tags"): ((*MODULES, SO), [LINUX, OLDER], False),
+    N_("a good wheel for Linux"): ((*MODULES, SO), [LINUX], False),
+    N_("a good wheel for Windows"): ((*MODULES, PYD), [WINDOWS], False),
+    N_("a good wheel for macOS"): ((*MODULES, SO), [MACOS], False),
+    N_("a good wheel of Python only"): (MODULES, ["py3-none-any"], False),
+    N_("a good wheel for every Python on Linux"): (
+        (*MODULES, SO),
+        [ANY_PYTHON],
+        False,
+    ),
+    N_("release 1.1 for Linux"): (MODULES, [LINUX], True),
+    N_("release 1.1 for Windows"): (MODULES, [WINDOWS], True),
+    N_("release 1.2 for Linux"): ((*MODULES, SO), ["py3-none-any"], True),
+    N_("release 1.2 for Windows"): ((*MODULES, PYD), ["py3-none-any"], True),
+    N_("release 1.2 with both tags"): ((*MODULES, SO), [LINUX, "py3-none-any"], True),
+    N_("release 1.2 with both tags, any first"): (
+        (*MODULES, SO),
+        ["py3-none-any", LINUX],
+        True,
+    ),
+    N_("release 1.2 with its library in a folder"): (
+        (*MODULES, FOLDER),
+        ["py3-none-any"],
+        True,
+    ),
+    N_("release 1.2 for one Python"): ((*MODULES, SO), ["cp311-none-any"], True),
+    N_("a good wheel with its library in a folder"): (
+        (*MODULES, FOLDER),
+        [LINUX],
+        False,
+    ),
+    N_("a good wheel with two tags"): ((*MODULES, SO), [LINUX, OLDER], False),
 }
 
 
@@ -157,7 +183,8 @@ def _catches(attempt):
     with tempfile.TemporaryDirectory() as folder:
         for says, (files, tags, bad) in WHEELS.items():
             parts = zip(*(tag.split("-") for tag in tags), strict=True)
-            name = "-".join(".".join(dict.fromkeys(part)) for part in parts)  # of all tags
+            # Of all tags.
+            name = "-".join(".".join(dict.fromkeys(part)) for part in parts)
             path = Path(folder) / f"many_scans-1.0-{name}.whl"
             with zipfile.ZipFile(path, "w") as wheel:
                 for file in files:
@@ -169,16 +196,22 @@ def _catches(attempt):
             given = attempt(path)
             if not isinstance(given, list):
                 kind = type(given).__name__
-                yield Wrong("it must return a list, got a value of type {kind}.", kind=kind)
-            template = "the package's files are {files}, the tag {tags}"
-            what = Said(template, files=", ".join(files), tags=listed(tags, last=" and "))
+                yield _("it must return a list, got a value of type {kind}.").format(
+                    kind=kind
+                )
+            template = _("the package's files are {files}, the tag {tags}")
+            what = template.format(
+                files=", ".join(files), tags=listed(tags, last=N_(" and "))
+            )
             if bad and not given:
-                yield Wrong("{says} goes through: {what}.", says=says, what=what)
+                yield _("{says} goes through: {what}.").format(says=_(says), what=what)
             if given and not bad:
-                template = "{says} is refused: {what}. It says: {given}"
-                yield Wrong(template, says=says, what=what, given=given[0])
-            if not all(isinstance(sentence, str) and sentence.strip() for sentence in given):
-                yield Wrong("what it returns is a list, but not of sentences.")
+                template = _("{says} is refused: {what}. It says: {given}")
+                yield template.format(says=_(says), what=what, given=given[0])
+            if not all(
+                isinstance(sentence, str) and sentence.strip() for sentence in given
+            ):
+                yield _("what it returns is a list, but not of sentences.")
             path.unlink()
 
 
@@ -188,43 +221,49 @@ EXERCISE_2 = Exercise(
     reference=problems,
     stub="def problems(wheel): ...",
     wrong=[
-        ({'if tag.endswith("-any") and libraries': "if False"},
-         "release 1.2 for Linux goes through"),
-        ({'if not tag.endswith("-any") and': "if False and"}, "release 1.1 for Linux goes through"),
-        ({'not tag.endswith("-any") and': ""}, "a good wheel of Python only is refused"),
-        ({'(".so", ".pyd")': '".so"'}, "a good wheel for Windows is refused"),
-        ({'name.endswith((".so", ".pyd"))': 'any(e in name for e in (".so", ".pyd"))'},
-         "a good wheel of Python only is refused"),
-        ({'if tag.endswith("-any")': 'if "any" in str(wheel)'},
-         "a good wheel for Linux is refused"),
-        ({'if tag.endswith("-any") and': 'if tag.startswith("py3-none") and'},
-         "a good wheel for every Python on Linux is refused"),
-        ({'not tag.endswith("-any") and not': 'False and not',
-          'if tag.endswith("-any") and': 'if not re.search("linux|win_", tag) and'},
-         "a good wheel for macOS is refused"),
-        ({"in tags:": "in tags[:1]:"}, "release 1.2 with both tags goes through"),
-        ({"in tags:": "in tags[-1:]:"}, "release 1.2 with both tags, any first goes through"),
-        ({'if tag.endswith("-any") and': 'if tag == "py3-none-any" and'},
-         "release 1.2 for one Python goes through"),
-        ({'found.append(f"{libraries[0]}': 'found.append(0 and f"{libraries[0]}'},
-         "not of sentences"),
+        (
+            {'if tag.endswith("-any") and libraries': "if False"},
+            "release 1.2 for Linux goes through",
+        ),
+        (
+            {'if not tag.endswith("-any") and': "if False and"},
+            "release 1.1 for Linux goes through",
+        ),
+        (
+            {'not tag.endswith("-any") and': ""},
+            "a good wheel of Python only is refused",
+        ),
+        (
+            {'found.append(f"{libraries[0]}': 'found.append(0 and f"{libraries[0]}'},
+            "not of sentences",
+        ),
     ],
     properties=[_catches],
     success="it would have caught both releases, and it lets every good wheel through.",
     hints=(
         "A wheel is a zip file: zipfile.ZipFile(wheel) has namelist() and read(name).",
-        "Two facts: is there a library, and is there a tag that ends in -any? They must differ.",
+        "Two facts: is there a library, and is there a tag that ends in -any? They "
+        "must differ.",
         "Look at the end of a name. Other names have the same letters in the middle.",
     ),
-    explanation="A library is for one platform, and a tag that ends in -any is for all of them. "
-    "Both together are wrong, and so is neither.",
-)  # fmt: skip
+    explanation="A library is for one platform, and a tag that ends in -any is for all "
+    "of them. Both together are wrong, and so is neither.",
+)
 
 
-SCHEMA = "scan(Tensor x, Tensor decay, bool reverse=False, *, float scale=1.0) -> Tensor"
+SCHEMA = (
+    "scan(Tensor x, Tensor decay, bool reverse=False, *, float scale=1.0) -> Tensor"
+)
 FIRST_RELEASE = "scan(Tensor x, Tensor decay, bool reverse=False) -> Tensor"
 NAMESPACE = "exercise_16_3"
-FACTORS = "float", "number", "Optional[float]", "Optional[number]", "Optional[Tensor]", "Tensor"
+FACTORS = (
+    "float",
+    "number",
+    "Optional[float]",
+    "Optional[number]",
+    "Optional[Tensor]",
+    "Tensor",
+)
 X, DECAY = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0.5, 0.25, 0.5])
 
 
@@ -239,7 +278,9 @@ def _scan(x, decay, reverse, scale):
 
 @contextlib.contextmanager
 def _released(schema):
-    """The operator as that release has it, with a kernel that goes by the schema's names."""
+    """The operator as that release has it, with a kernel that goes by the schema's
+    names.
+    """
     arguments = torch._C.parse_schema(f"{NAMESPACE}::{schema}").arguments
 
     def kernel(*args, **kwargs):
@@ -247,7 +288,8 @@ def _released(schema):
         given |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
         scale = given.pop("scale", None)
         x, decay = (v for v in given.values() if isinstance(v, torch.Tensor))
-        reverse = given.get("reverse", any(v is True for v in given.values()))  # if renamed
+        # If renamed.
+        reverse = given.get("reverse", any(v is True for v in given.values()))
         return _scan(x, decay, reverse, 1.0 if scale is None else scale)
 
     library = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -284,50 +326,57 @@ def _saved():
 
 def _keeps_programs_right(schema):
     if not isinstance(schema, str):
-        yield Wrong(
-            "give check the schema, a string; got a value of type {kind}.",
-            kind=type(schema).__name__,
+        yield _("give check the schema, a string; got a value of type {kind}.").format(
+            kind=type(schema).__name__
         )
     schema = schema.strip()
     if "::" in schema:
-        yield Wrong("write the schema without a namespace: it begins with `scan(`.")
+        yield _("write the schema without a namespace: it begins with `scan(`.")
     try:
         parsed = torch._C.parse_schema(f"{NAMESPACE}::{schema}")
     except (RuntimeError, ValueError) as error:
-        order = re.search("Non-default positional argument follows default argument", str(error))
+        order = re.search(
+            "Non-default positional argument follows default argument", str(error)
+        )
         line = order[0] if order else str(error).strip().splitlines()[0].rstrip(".:")
-        yield Wrong("PyTorch cannot read it: {line}.", line=line)
+        yield _("PyTorch cannot read it: {line}.").format(line=line)
     if parsed.name != f"{NAMESPACE}::scan" or parsed.overload_name:
-        yield Wrong(
-            "a new operator next to `scan` would also keep old programs right; here, give `scan` "
-            "itself the argument."
+        yield _(
+            "a new operator next to `scan` would also keep old programs right; here, "
+            "give `scan` itself the argument."
         )
     if [str(r.type) for r in parsed.returns] != ["Tensor"]:
         returns = schema.rpartition("->")[2].strip()
-        yield Wrong(
-            "old programs expect the one Tensor of release 1; here they get `{returns}`.",
-            returns=returns,
-        )
-    if any(argument.alias_info for argument in (*parsed.arguments, *parsed.returns)) and (
-        not parsed.is_mutable
-    ):
-        yield Wrong(
-            "`Tensor(a)` says that the result shares the memory of an argument; it does not."
+        yield _(
+            "old programs expect the one Tensor of release 1; here they get "
+            "`{returns}`."
+        ).format(returns=returns)
+    if any(
+        argument.alias_info for argument in (*parsed.arguments, *parsed.returns)
+    ) and (not parsed.is_mutable):
+        yield _(
+            "`Tensor(a)` says that the result shares the memory of an argument; it "
+            "does not."
         )
     if parsed.is_mutable:
-        yield Wrong("`!` says that `scan` writes into its argument, which release 1 did not.")
+        yield _(
+            "`!` says that `scan` writes into its argument, which release 1 did not."
+        )
     scale = {a.name: a for a in parsed.arguments}.get("scale")
     kind = scale and re.search(r"(\S+)\s+scale\b", schema)[1].lstrip("(")
     if scale and str(scale.type) not in FACTORS:
-        yield Wrong("`scale` is a factor, any number, and here it is `{kind}`.", kind=kind)
+        yield _("`scale` is a factor, any number, and here it is `{kind}`.").format(
+            kind=kind
+        )
     _saved()
-    logging.disable(logging.ERROR)  # torch.export would log a page for a program that fails
+    # Torch.export would log a page for a program that fails.
+    logging.disable(logging.ERROR)
     try:
         yield from _wrong_programs(schema)
     finally:
         logging.disable(logging.NOTSET)
     if scale is None:
-        yield Wrong("old programs stay right, but there is no argument `scale`.")
+        yield _("old programs stay right, but there is no argument `scale`.")
 
 
 def _wrong_programs(schema):
@@ -336,21 +385,18 @@ def _wrong_programs(schema):
             try:
                 given = torch.export.load(io.BytesIO(file)).module()(X, DECAY)
             except Exception:
-                yield Wrong(
-                    "a program saved with {name} cannot be loaded and run any more. Which "
-                    "argument does the new schema want that the file lacks, or has elsewhere?",
-                    name=name,
-                )
+                yield _(
+                    "a program saved with {name} cannot be loaded and run any more. "
+                    "Which argument does the new schema want that the file lacks, or "
+                    "has elsewhere?"
+                ).format(name=name)
                 return
         if not torch.equal(given, expected):
-            yield Wrong(
-                "a program saved with {name} runs, and gives {given} instead of {right}, "
-                "silently. The file holds only what differed from release 1's defaults: what is "
-                "missing in it, and where does the rest go now?",
-                name=name,
-                given=given.tolist(),
-                right=expected.tolist(),
-            )
+            yield _(
+                "a program saved with {name} runs, and gives {given} instead of "
+                "{right}, silently. The file holds only what differed from release "
+                "1's defaults: what is missing in it, and where does the rest go now?"
+            ).format(name=name, given=given.tolist(), right=expected.tolist())
 
 
 NEW = "bool reverse=False, *, float scale=1.0"
@@ -360,33 +406,35 @@ EXERCISE_3 = Exercise(
     reference=SCHEMA,
     stub={"x, ": "x, float scale, ", "False, *, float scale=1.0": "True"},
     wrong=[
-        ({NEW: "bool reverse=True, *, float scale=1.0"},
-         "saved with reverse=False runs, and gives"),
-        ({NEW: "float scale=1.0, bool reverse=False"}, "saved with reverse=True runs, and gives"),
-        ({NEW: "bool reverse=False, float scale"},
-         "Non-default positional argument follows default"),
-        ({NEW: "bool reverse=False, *, float scale"}, "saved with reverse=False cannot be"),
-        ({NEW: "*, bool reverse=False, float scale=1.0"}, "saved with reverse=True cannot be"),
+        (
+            {NEW: "bool reverse=True, *, float scale=1.0"},
+            "saved with reverse=False runs, and gives",
+        ),
+        (
+            {NEW: "bool reverse=False, float scale"},
+            "Non-default positional argument follows default",
+        ),
+        (
+            {NEW: "bool reverse=False, *, float scale"},
+            "saved with reverse=False cannot be",
+        ),
         ({"Tensor x": "Tensor(a) x", "-> Tensor": "-> Tensor(a)"}, "shares the memory"),
-        ({"Tensor x": "Tensor(a!) x"}, "says that `scan` writes into its argument"),
-        ({", *, float scale=1.0": ""}, "there is no argument `scale`"),
-        ({"float scale=1.0": "int scale=1"},
-         "`scale` is a factor, any number, and here it is `int`"),
-        ({NEW: "int reverse=0"}, "there is no argument `scale`"),
-        ({"scan(": "fast::scan("}, "without a namespace"),
-        ({"scan(": "scan_v2("}, "a new operator next to `scan` would also keep old programs right"),
-        ({"-> Tensor": "-> Tensor[]"}, "the one Tensor of release 1; here they get `Tensor[]`"),
+        (
+            {"-> Tensor": "-> Tensor[]"},
+            "the one Tensor of release 1; here they get `Tensor[]`",
+        ),
     ],
     properties=[_keeps_programs_right],
-    success="saved programs find every argument where it was, and the default of `scale`, which "
-    "they do not know, leaves their results as they were.",
+    success="saved programs find every argument where it was, and the default of "
+    "`scale`, which they do not know, leaves their results as they were.",
     hints=(
         "Look at the picture: which row is right in both columns?",
-        "Take each argument of release 1: does an old file find it where it was, and what does it "
-        "get where the file says nothing?",
-        "Where can `scale` go so that nothing else moves, and what must its default be for a file "
-        "that does not contain it?",
+        "Take each argument of release 1: does an old file find it where it was, and "
+        "what does it get where the file says nothing?",
+        "Where can `scale` go so that nothing else moves, and what must its default "
+        "be for a file that does not contain it?",
     ),
-    explanation="Add the argument at the end, with a default that preserves the old meaning. The "
-    "star is a matter of taste. Users who want reverse=True still pass it.",
-)  # fmt: skip
+    explanation="Add the argument at the end, with a default that preserves the old "
+    "meaning. The star is a matter of taste. Users who want reverse=True "
+    "still pass it.",
+)

@@ -5,9 +5,9 @@ from torch.autograd import Function, grad
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import alike, changed
+from helpers.lessons.judge.numbers import alike, changed_in_place
 from helpers.lessons.judge.properties import each, random
-from helpers.lessons.said import Wrong, at
+from helpers.lessons.language import N_, _, at
 
 
 class Product(Function):
@@ -35,9 +35,9 @@ def product(x, weight):
 
 
 SITUATIONS = {
-    "outside of autocast": (torch.bfloat16, False),
-    "under autocast to bfloat16": (torch.bfloat16, True),
-    "under autocast to float16": (torch.float16, True),
+    N_("outside of autocast"): (torch.bfloat16, False),
+    N_("under autocast to bfloat16"): (torch.bfloat16, True),
+    N_("under autocast to float16"): (torch.float16, True),
 }
 
 
@@ -50,12 +50,13 @@ def _casts(attempt, dtype, enabled):
         with torch.autocast("cpu", dtype, enabled=enabled):
             y, right = attempt(x, weight), torch.mm(x, weight)
         if not torch.is_tensor(y) or y.dtype != right.dtype:
-            yield wrong_outputs(y, right, what="the result")
+            yield wrong_outputs(y, right, what=_("the result"))
         if y.grad_fn is None:
-            yield Wrong("the result has no history: something cut it off.")
+            yield _("the result has no history: something cut it off.")
         if not alike(y, right, 1e-5):
-            yield Wrong(
-                "the result is not the product of x and weight in that dtype, to the last digits."
+            yield _(
+                "the result is not the product of x and weight in that dtype, to the "
+                "last digits."
             )
         expected = grad((right * weighting).sum(), (x, weight))
         given = grad((y * weighting).sum(), (x, weight), allow_unused=True)
@@ -63,9 +64,11 @@ def _casts(attempt, dtype, enabled):
             ("x", "weight"), (x, weight), given, expected, strict=True
         ):
             if got is None:
-                yield Wrong("no gradient reaches `{name}`: the cast must be recorded.", name=name)
+                yield _(
+                    "no gradient reaches `{name}`: the cast must be recorded."
+                ).format(name=name)
             if not alike(got, wanted.to(leaf.dtype), 0.02):
-                yield Wrong("the gradient of `{name}` is wrong.", name=name)
+                yield _("the gradient of `{name}` is wrong.").format(name=name)
 
 
 EXERCISE_1 = Exercise(
@@ -74,27 +77,36 @@ EXERCISE_1 = Exercise(
     reference=product,
     stub="def product(x, weight): ...",
     wrong=[
-        ({"if torch.is_autocast_enabled(x.device.type):": "if False:"}, "raises RuntimeError"),
-        ({"if torch.is_autocast_enabled(x.device.type):": "if True:"},
-         "outside of autocast: the result is torch.bfloat16, but torch.float32"),
-        ({"torch.get_autocast_dtype(x.device.type)": "torch.bfloat16"},
-         "under autocast to float16: the result is not the product"),
-        ({"x.to(dtype), weight": "x.detach().to(dtype), weight"}, "no gradient reaches `x`"),
+        (
+            {"if torch.is_autocast_enabled(x.device.type):": "if False:"},
+            "raises RuntimeError",
+        ),
+        (
+            {"if torch.is_autocast_enabled(x.device.type):": "if True:"},
+            "outside of autocast: the result is torch.bfloat16, but torch.float32",
+        ),
+        (
+            {"torch.get_autocast_dtype(x.device.type)": "torch.bfloat16"},
+            "under autocast to float16: the result is not the product",
+        ),
+        (
+            {"x.to(dtype), weight": "x.detach().to(dtype), weight"},
+            "no gradient reaches `x`",
+        ),
         ({"return Product": "with torch.no_grad(): return Product"}, "has no history"),
-        ({"x, weight = x.to(dtype), weight.to(dtype)\n":
-          "return Product.apply(x.to(dtype), weight.to(dtype)).float()\n"},
-         "the result is torch.float32, but torch.bfloat16"),
     ],
     properties=[each(SITUATIONS, _casts)],
-    success="the cast is recorded, so its backward returns each gradient in the dtype of its leaf.",
+    success="the cast is recorded, so its backward returns each gradient in the "
+    "dtype of its leaf.",
     hints=(
-        "Cast before `Product.apply`: autograd records what happens outside of a Function.",
-        "torch.is_autocast_enabled and torch.get_autocast_dtype take the type of a device: "
-        "x.device.type.",
+        "Cast before `Product.apply`: autograd records what happens outside of a "
+        "Function.",
+        "torch.is_autocast_enabled and torch.get_autocast_dtype take the type of a "
+        "device: x.device.type.",
     ),
-    explanation="The Function sees one dtype, forward and backward, and needs to know nothing of "
-    "autocast. helpers/ops/linear.py does the same.",
-)  # fmt: skip
+    explanation="The Function sees one dtype, forward and backward, and needs to know "
+    "nothing of autocast. helpers/ops/linear.py does the same.",
+)
 
 
 def update(scale, streak, finite, interval):
@@ -107,7 +119,9 @@ def update(scale, streak, finite, interval):
 
 
 def as_gradscaler(history, interval, scale=2.0**10):
-    """The scales that `torch.amp.GradScaler` has after steps with finite gradients, or not."""
+    """The scales that `torch.amp.GradScaler` has after steps with finite gradients, or
+    not.
+    """
     weight = torch.ones(1, requires_grad=True)
     optimiser = torch.optim.SGD([weight], lr=0.0)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=interval)
@@ -122,19 +136,29 @@ def as_gradscaler(history, interval, scale=2.0**10):
 
 
 HISTORIES = {
-    "when every gradient is finite": ([True] * 9, 3),
-    "when no gradient is finite": ([False] * 3, 3),
-    "when an overflow comes within the interval": ([True, True, False, True, True, True, True], 3),
-    "when the overflow comes right after the scale grew": ([True] * 3 + [False] + [True] * 3, 3),
-    "with interval = 1": ([True, True, False, True], 1),
+    N_("when every gradient is finite"): ([True] * 9, 3),
+    N_("when no gradient is finite"): ([False] * 3, 3),
+    N_("when an overflow comes within the interval"): (
+        [True, True, False, True, True, True, True],
+        3,
+    ),
+    N_("when the overflow comes right after the scale grew"): (
+        [True] * 3 + [False] + [True] * 3,
+        3,
+    ),
+    N_("with interval = 1"): ([True, True, False, True], 1),
 }
 
 
 STEPS = {  # by whether the gradient is finite
-    True: "after step {n}, whose gradient is finite, your scale goes from {before:g} to "
-    "{scale:g}; GradScaler's is {right:g}.",
-    False: "after step {n}, whose gradient is not finite, your scale goes from {before:g} to "
-    "{scale:g}; GradScaler's is {right:g}.",
+    True: N_(
+        "after step {n}, whose gradient is finite, your scale goes from {before:g} to "
+        "{scale:g}; GradScaler's is {right:g}."
+    ),
+    False: N_(
+        "after step {n}, whose gradient is not finite, your scale goes from "
+        "{before:g} to {scale:g}; GradScaler's is {right:g}."
+    ),
 }
 
 
@@ -145,11 +169,16 @@ def _follows(attempt):
         for n, (finite, right) in enumerate(steps, 1):
             given = attempt(scale, streak, finite, interval)
             if not (isinstance(given, tuple) and len(given) == 2):
-                template = "it must return the pair (scale, streak), got a {kind}."
-                yield Wrong(template, kind=type(given).__name__)
+                template = _("it must return the pair (scale, streak), got a {kind}.")
+                yield template.format(kind=type(given).__name__)
             before, (scale, streak) = scale, given
             if scale != right:
-                yield at(where, STEPS[finite], n=n, before=before, scale=scale, right=right)
+                yield at(
+                    _(where),
+                    _(STEPS[finite]).format(
+                        n=n, before=before, scale=scale, right=right
+                    ),
+                )
 
 
 EXERCISE_2 = Exercise(
@@ -158,22 +187,35 @@ EXERCISE_2 = Exercise(
     reference=update,
     stub="def update(scale, streak, finite, interval): ...",
     wrong=[
-        ({"return scale / 2, 0": "return scale / 2, streak"}, "an overflow comes within"),
-        ({"return scale * 2, 0": "return scale * 2, streak"}, "when every gradient is finite"),
-        ({"scale / 2, 0": "scale, 0"}, "your scale goes from 1024 to 1024; GradScaler's is 512"),
-        ({"streak == interval": "streak > interval"}, "from 1024 to 1024; GradScaler's is 2048"),
-        ({"return scale, streak": "return scale"}, "the pair (scale, streak), got a float"),
-        ({"    if not finite:\n        return scale / 2, 0\n": ""}, "when no gradient is finite"),
+        (
+            {"return scale / 2, 0": "return scale / 2, streak"},
+            "an overflow comes within",
+        ),
+        (
+            {"return scale * 2, 0": "return scale * 2, streak"},
+            "when every gradient is finite",
+        ),
+        (
+            {"scale / 2, 0": "scale, 0"},
+            "your scale goes from 1024 to 1024; GradScaler's is 512",
+        ),
+        (
+            {"return scale, streak": "return scale"},
+            "the pair (scale, streak), got a float",
+        ),
     ],
     properties=[_follows],
-    success="the scale climbs until a gradient overflows, falls back by half, and climbs again.",
+    success="the scale climbs until a gradient overflows, falls back by half, and "
+    "climbs again.",
     hints=(
-        "There are three cases: an overflow, the last step of an interval, and any other step.",
+        "There are three cases: an overflow, the last step of an interval, and any "
+        "other step.",
         "The steps in a row begin again at 0 in two of the three cases.",
     ),
-    explanation="One overflow costs one skipped step and starts the count again. The scale stays "
-    "within a factor of 2 or so of the largest that does not overflow.",
-)  # fmt: skip
+    explanation="One overflow costs one skipped step and starts the count again. The "
+    "scale stays within a factor of 2 or so of the largest that does not "
+    "overflow.",
+)
 
 
 def round_randomly(x, step):
@@ -186,38 +228,38 @@ def _rounds(attempt):
     for value in (0.3, 0.45, 1.0, -0.3, 0.02, -0.2):
         x = torch.full((draws,), value)
         given = attempt(x, step)
-        if not torch.is_tensor(given) or (given.shape, given.dtype) != (x.shape, x.dtype):
-            yield Wrong("it must return a tensor of the shape and dtype of x.")
-        yield changed(x=(x, torch.full_like(x, value)))
+        if not torch.is_tensor(given) or (given.shape, given.dtype) != (
+            x.shape,
+            x.dtype,
+        ):
+            yield _("it must return a tensor of the shape and dtype of x.")
+        yield changed_in_place(x=(x, torch.full_like(x, value)))
         below = torch.tensor(value / step).floor().item() * step
         fed = {"value": value, "step": step}
         strange = [v for v in given.unique().tolist() if v not in (below, below + step)]
         if strange:
-            yield Wrong(
-                "of {value} with step = {step} it makes {given:g}, which is not a multiple of the "
-                "step next to it.",
-                given=strange[0],
-                **fed,
-            )
+            yield _(
+                "of {value} with step = {step} it makes {given:g}, which is not a "
+                "multiple of the step next to it."
+            ).format(given=strange[0], **fed)
         if value == below and not torch.equal(given, x):
-            yield Wrong(
-                "of {value} with step = {step} it makes {given:g}: a multiple of the step must "
-                "stay.",
-                given=given[given != x][0].item(),
-                **fed,
-            )
+            yield _(
+                "of {value} with step = {step} it makes {given:g}: a multiple of the "
+                "step must stay."
+            ).format(given=given[given != x][0].item(), **fed)
         if value != below and len(given.unique()) == 1:
-            template = "with step = {step}, each element of a tensor of {value} becomes {given:g}."
-            yield Wrong(template, given=given[0].item(), **fed)
-        mean = given.mean().item()
-        if abs(mean - value) > 5 * step / 2 / draws**0.5:  # five standard deviations at most
-            yield Wrong(
-                "of {value} with step = {step} it makes {mean:.3f} on average over {draws:,} "
-                "draws; {value} is right.",
-                mean=mean,
-                draws=draws,
-                **fed,
+            template = _(
+                "with step = {step}, each element of a tensor of {value} becomes "
+                "{given:g}."
             )
+            yield template.format(given=given[0].item(), **fed)
+        mean = given.mean().item()
+        # Five standard deviations at most.
+        if abs(mean - value) > 5 * step / 2 / draws**0.5:
+            yield _(
+                "of {value} with step = {step} it makes {mean:.3f} on average over "
+                "{draws:,} draws; {value} is right."
+            ).format(mean=mean, draws=draws, **fed)
 
 
 EXERCISE_3 = Exercise(
@@ -226,21 +268,23 @@ EXERCISE_3 = Exercise(
     reference=round_randomly,
     stub="def round_randomly(x, step): ...",
     wrong=[
-        ({"torch.floor(x / step + torch.rand_like(x))": "torch.round(x / step)"}, "each element"),
+        (
+            {"torch.floor(x / step + torch.rand_like(x))": "torch.round(x / step)"},
+            "each element",
+        ),
         ({"torch.floor(": "torch.round("}, "on average"),
         ({"torch.rand_like(x)": "torch.rand(())"}, "each element"),
-        ({"torch.rand_like(x)": "(torch.rand_like(x) < 0.5)"}, "on average"),
         ({") * step": ")"}, "not a multiple of the step next to it"),
-        ({"torch.rand_like(x)": "torch.randn_like(x)"}, "not a multiple of the step next to it"),
     ],
     properties=[_rounds],
     success="each result is off, but on average nothing is lost.",
     hints=(
-        "How far is x above the multiple of step below it, as a share of step? With that "
-        "probability, round up.",
+        "How far is x above the multiple of step below it, as a share of step? With "
+        "that probability, round up.",
         "A uniform random number u of [0, 1) is below p with probability p. What does "
         "floor(p + u) do?",
     ),
-    explanation="floor(x / step + u) is the lower neighbour, or the upper one if the fraction and "
-    "u together reach 1, which has the probability of the fraction.",
-)  # fmt: skip
+    explanation="floor(x / step + u) is the lower neighbour, or the upper one if the "
+    "fraction and u together reach 1, which has the probability of the "
+    "fraction.",
+)

@@ -7,9 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import alike, changed, missed
+from helpers.lessons.judge.numbers import alike, changed_in_place, near_miss
 from helpers.lessons.judge.properties import random
-from helpers.lessons.said import Said, Wrong, at
+from helpers.lessons.language import N_, _, at
 from helpers.lessons.torch_messages import raised
 
 aten = torch.ops.aten
@@ -26,7 +26,7 @@ class Products(TorchDispatchMode):
 
 def _is_mode(attempt):
     if not issubclass(attempt, TorchDispatchMode):
-        yield Wrong("it must derive from TorchDispatchMode, which stands below autograd.")
+        yield _("it must derive from TorchDispatchMode, which stands below autograd.")
 
 
 def _linear():
@@ -36,7 +36,11 @@ def _linear():
 
 
 def _with_bias():
-    x, weight, bias = random(4, 3).requires_grad_(), random(2, 3, seed=1), random(2, seed=2)
+    x, weight, bias = (
+        random(4, 3).requires_grad_(),
+        random(2, 3, seed=1),
+        random(2, seed=2),
+    )
     return torch.autograd.grad(F.linear(x, weight, bias).sum(), x)[0]
 
 
@@ -49,32 +53,38 @@ def _without():
 
 
 PROGRAMS = (  # and how many products each has
-    (Said("for a linear layer, forward and backward"), _linear, 2),
-    (Said("for a linear layer with a bias, forward and backward"), _with_bias, 2),
-    (Said("for `torch.bmm`"), _batched, 1),
-    (Said("for a program without a matrix product"), _without, 0),
+    (N_("for a linear layer, forward and backward"), _linear, 2),
+    (N_("for a linear layer with a bias, forward and backward"), _with_bias, 2),
+    (N_("for `torch.bmm`"), _batched, 1),
+    (N_("for a program without a matrix product"), _without, 0),
 )
 
 
 def _counts(attempt):
     for where, program, right in PROGRAMS:
+        where = _(where)
         expected = program()
         try:
             with attempt() as products:
                 given = program()
         except Exception as error:
-            yield Wrong("{where} it raises {error}", where=where, error=raised(error))
+            yield _("{where} it raises {error}").format(
+                where=where, error=raised(error)
+            )
             return
         if not isinstance(products, attempt):
-            yield Wrong("`with Products() as products` must give the mode itself.")
+            yield _("`with Products() as products` must give the mode itself.")
         if not isinstance(given, Tensor) or not torch.equal(given, expected):
-            yield Wrong("{where} the program computes something else inside the mode.", where=where)
+            yield _(
+                "{where} the program computes something else inside the mode."
+            ).format(where=where)
         if products.count != right:
-            template = "{where} it counts {given}; {right} ran."
-            yield Wrong(template, where=where, given=products.count, right=right)
+            template = _("{where} it counts {given}; {right} ran.")
+            yield template.format(where=where, given=products.count, right=right)
     if attempt().count != 0:
-        yield Wrong(
-            "a second mode begins with the count of the first: count on self, not on the class."
+        yield _(
+            "a second mode begins with the count of the first: count on self, not on "
+            "the class."
         )
 
 
@@ -85,33 +95,42 @@ EXERCISE_1 = Exercise(
     stub="class Products(TorchDispatchMode):\n    count = 0\n    ...  # yours",
     wrong=[
         ({"(aten.mm, aten.addmm, aten.bmm)": "(aten.mm,)"}, "with a bias"),
-        ({"(aten.mm, aten.addmm, aten.bmm)": "(aten.mm, aten.addmm)"}, "for `torch.bmm`"),
-        ({"func.overloadpacket in": "func in"}, "it counts 0; 2 ran"),
-        ({"        return func(*args, **(kwargs or {}))": "        func(*args, **(kwargs or {}))"},
-         "for a linear layer, forward and backward it raises"),
-        ({", **(kwargs or {})": ""}, "it raises"),
-        ({"self.count": "type(self).count"}, "counts 4; 2 ran"),
+        (
+            {"(aten.mm, aten.addmm, aten.bmm)": "(aten.mm, aten.addmm)"},
+            "for `torch.bmm`",
+        ),
+        (
+            {
+                "        return func(*args, **(kwargs or {}))": "        func(*args, **(kwargs or {}))"
+            },
+            "for a linear layer, forward and backward it raises",
+        ),
         ({"TorchDispatchMode": "torch.overrides.TorchFunctionMode"}, "below autograd"),
     ],
     doctor=False,
     kind=[_is_mode],
     properties=[_counts],
-    success="it counts the products of both passes: one of a linear layer in forward, and one for "
-    "the gradient of each factor in backward.",
+    success="it counts the products of both passes: one of a linear layer in "
+    "forward, and one for the gradient of each factor in backward.",
     hints=(
-        "The mode's method is `__torch_dispatch__(self, func, types, args=(), kwargs=None)`.",
-        "`func` is one overload, such as `aten.mm.default`; `func.overloadpacket` is `aten.mm`.",
+        "The mode's method is `__torch_dispatch__(self, func, types, args=(), "
+        "kwargs=None)`.",
+        "`func` is one overload, such as `aten.mm.default`; `func.overloadpacket` is "
+        "`aten.mm`.",
         "Count, run the operation with all its arguments, and return its result.",
     ),
-    explanation="The mode stands below autograd, so one counter serves both passes. Here no input "
-    "required a gradient but one, so each backward pass has one product.",
-)  # fmt: skip
+    explanation="The mode stands below autograd, so one counter serves both passes. "
+    "Here no input required a gradient but one, so each backward pass has one "
+    "product.",
+)
 
 
 class RankOne(Tensor):
     @staticmethod
     def __new__(cls, u, v):
-        return Tensor._make_wrapper_subclass(cls, (len(u), len(v)), dtype=u.dtype, device=u.device)
+        return Tensor._make_wrapper_subclass(
+            cls, (len(u), len(v)), dtype=u.dtype, device=u.device
+        )
 
     def __init__(self, u, v):
         self.u, self.v = u, v
@@ -160,17 +179,19 @@ def _multiplies(attempt):
             with _Largest() as largest:
                 given = function(attempt(u, v))
         except Exception as error:
-            yield Wrong("`{name}` raises {error}", name=name, error=raised(error))
+            yield _("`{name}` raises {error}").format(name=name, error=raised(error))
             return
         expected = function(dense)
         if type(given) is not Tensor:
-            template = "`{name}` must be a plain tensor, got a value of type {kind}."
-            yield Wrong(template, name=name, kind=type(given).__name__)
+            template = _("`{name}` must be a plain tensor, got a value of type {kind}.")
+            yield template.format(name=name, kind=type(given).__name__)
             return
         yield wrong_outputs(given, expected, what=f"`{name}`")
         if largest.numbers >= dense.numel():
-            template = "`{name}` is right, but it makes a tensor of {numbers:,} numbers."
-            yield Wrong(template, name=name, numbers=largest.numbers)
+            template = _(
+                "`{name}` is right, but it makes a tensor of {numbers:,} numbers."
+            )
+            yield template.format(name=name, numbers=largest.numbers)
 
 
 def _refuses(attempt):
@@ -184,12 +205,18 @@ def _refuses(attempt):
             function()
         except NotImplementedError as error:
             if "aten." not in str(error):
-                yield Wrong("the error of `{name}` does not name the operation.", name=name)
+                yield _("the error of `{name}` does not name the operation.").format(
+                    name=name
+                )
         except Exception as error:
-            template = "`{name}` raises {error} Raise a NotImplementedError that names func."
-            yield Wrong(template, name=name, error=raised(error))
+            template = _(
+                "`{name}` raises {error} Raise a NotImplementedError that names func."
+            )
+            yield template.format(name=name, error=raised(error))
         else:
-            yield Wrong("`{name}` raises no error; for what it does not know, it must.", name=name)
+            yield _(
+                "`{name}` raises no error; for what it does not know, it must."
+            ).format(name=name)
 
 
 EXERCISE_2 = Exercise(
@@ -207,31 +234,37 @@ EXERCISE_2 = Exercise(
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None): ...""",
     wrong=[
-        ({"return a.u[:, None] * (a.v @ b)": "return torch.outer(a.u, a.v) @ b"}, "2,000 numbers"),
-        ({"cls(args[0].v, args[0].u)": "cls(args[0].u, args[0].v)"}, "`R.t() @ b` raises"),
-        ({"cls(args[0].v, args[0].u)": "torch.outer(args[0].v, args[0].u)"},
-         "makes a tensor of 2,000 numbers"),
-        ({"(a @ b.u)[:, None] * b.v": "(a @ b.u)[:, None] * b.u"}, "`a @ R` has shape"),
-        ({"            if isinstance(b, cls) and not isinstance(a, cls):\n"
-          "                return (a @ b.u)[:, None] * b.v\n": ""}, "`a @ R` raises"),
-        ({"        raise NotImplementedError(f\"RankOne does not know {func}\")":
-          "        return func(*args, **(kwargs or {}))"}, "raises"),
+        (
+            {"return a.u[:, None] * (a.v @ b)": "return torch.outer(a.u, a.v) @ b"},
+            "2,000 numbers",
+        ),
+        (
+            {"cls(args[0].v, args[0].u)": "cls(args[0].u, args[0].v)"},
+            "`R.t() @ b` raises",
+        ),
         ({" {func}": ""}, "does not name the operation"),
-        ({"        raise NotImplementedError(f\"RankOne does not know {func}\")":
-          "        a = torch.outer(args[0].u, args[0].v)\n"
-          "        return func(a, *args[1:], **(kwargs or {}))"}, "raises no error"),
+        (
+            {
+                '        raise NotImplementedError(f"RankOne does not know {func}")': "        a = torch.outer(args[0].u, args[0].v)\n        "
+                "return func(a, *args[1:], **(kwargs or {}))"
+            },
+            "raises no error",
+        ),
     ],
     doctor=False,
     properties=[_multiplies, _refuses],
-    success="right on both sides, and no tensor is larger than its operands and results.",
+    success="right on both sides, and no tensor is larger than its operands and "
+    "results.",
     hints=(
         "Which product comes first in u (vᵀ b), so that nothing of size m × n is made?",
-        "`t` exchanges u and v. `mm` has two cases: `isinstance(args[0], cls)`, and args[1].",
+        "`t` exchanges u and v. `mm` has two cases: `isinstance(args[0], cls)`, and "
+        "args[1].",
         "End with `raise NotImplementedError`, with `func` in the sentence.",
     ),
-    explanation="A product of three factors is computed from the side on which it stays small. The "
-    "gradient of a plain factor asks for t and mm, which the table knows.",
-)  # fmt: skip
+    explanation="A product of three factors is computed from the side on which it "
+    "stays small. The gradient of a plain factor asks for t and mm, which the table "
+    "knows.",
+)
 
 
 def lerp_(d, end, weight):
@@ -250,20 +283,24 @@ def _moves(attempt):
         d, e = _Held(start.clone()), _Held(end.clone())
         shared = d.elements
         given = attempt(d, e, weight)
-        where = Said("with weight = {weight}", weight=weight)
+        where = _("with weight = {weight}").format(weight=weight)
         if given is None:
-            yield Wrong(
-                "it returns nothing; an in-place operation returns the tensor that it changed."
+            yield _(
+                "it returns nothing; an in-place operation returns the tensor that "
+                "it changed."
             )
         elif given is not d:
-            yield Wrong("it must return `d` itself, not a new value.")
-        yield at(where, changed(end=(e.elements, end)))
+            yield _("it must return `d` itself, not a new value.")
+        yield at(where, changed_in_place(end=(e.elements, end)))
         right = torch.lerp(start, end, weight)
-        misses = {"nothing moves.": start}
-        yield at(where, missed(d.elements, right, misses, "it moves to other numbers."))
+        misses = {_("nothing moves."): start}
+        yield at(
+            where, near_miss(d.elements, right, misses, _("it moves to other numbers."))
+        )
         if not alike(shared, right):
-            yield Wrong(
-                "`d.elements` is replaced, not changed: who shares the old one sees no change."
+            yield _(
+                "`d.elements` is replaced, not changed: who shares the old one sees "
+                "no change."
             )
 
 
@@ -275,12 +312,22 @@ EXERCISE_3 = Exercise(
     wrong=[
         ({"    return d": ""}, "it returns nothing"),
         ({"d.elements.lerp_(": "d.elements.lerp("}, "nothing moves"),
-        ({"d.elements.lerp_(end.elements, weight)":
-          "d.elements = d.elements.lerp(end.elements, weight)"}, "`d.elements` is replaced"),
-        ({"d.elements.lerp_(end.elements, weight)": "end.elements.lerp_(d.elements, weight)"},
-         "it changes `end`"),
-        ({", weight)\n    return d": ", 1 - weight)\n    return d"}, "it moves to other numbers"),
-        ({"return d": "return d.elements"}, "it must return `d` itself"),
+        (
+            {
+                "d.elements.lerp_(end.elements, weight)": "d.elements = d.elements.lerp(end.elements, weight)"
+            },
+            "`d.elements` is replaced",
+        ),
+        (
+            {
+                "d.elements.lerp_(end.elements, weight)": "end.elements.lerp_(d.elements, weight)"
+            },
+            "it changes `end`",
+        ),
+        (
+            {", weight)\n    return d": ", 1 - weight)\n    return d"},
+            "it moves to other numbers",
+        ),
     ],
     doctor=False,
     properties=[_moves],
@@ -288,8 +335,9 @@ EXERCISE_3 = Exercise(
     hints=(
         "Which of the entries in this chapter writes, and what does that entry return?",
         "`elements` is a plain tensor, which has a `lerp_` of its own.",
-        "`d.elements = ...` gives d another tensor; an operation that ends in `_` writes into it.",
+        "`d.elements = ...` gives d another tensor; an operation that ends in `_` "
+        "writes into it.",
     ),
-    explanation="A view of d, such as that of detach, holds the same `elements`. Only a write into "
-    "them reaches it.",
-)  # fmt: skip
+    explanation="A view of d, such as that of detach, holds the same `elements`. Only "
+    "a write into them reaches it.",
+)

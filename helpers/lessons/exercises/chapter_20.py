@@ -7,11 +7,11 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import saved_tensors_hooks
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.numbers import alike, changed, copies, missed
+from helpers.lessons.judge.numbers import alike, changed_in_place, copies, near_miss
 from helpers.lessons.judge.properties import each, keeps_only, random
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
+from helpers.lessons.language import N_, _
 from helpers.lessons.memory import storage_of
-from helpers.lessons.said import Wrong
 
 
 def merge(one, other):
@@ -29,10 +29,14 @@ def _piece(scores, value):
 
 SCORES = {
     "": (random(5, 8),),
-    "with scores near 1000": (random(5, 8) + 1000,),
-    "where the second piece has the larger scores": (random(5, 8) + torch.arange(8),),
-    "where the first piece has the larger scores": (random(5, 8) - torch.arange(8),),
-    "with scores of very different size": (300 * random(5, 8),),
+    N_("with scores near 1000"): (random(5, 8) + 1000,),
+    N_("where the second piece has the larger scores"): (
+        random(5, 8) + torch.arange(8),
+    ),
+    N_("where the first piece has the larger scores"): (
+        random(5, 8) - torch.arange(8),
+    ),
+    N_("with scores of very different size"): (300 * random(5, 8),),
 }
 
 
@@ -43,36 +47,49 @@ def _merges(attempt, scores):
     result = attempt(*given)
     if not (isinstance(result, (tuple, list)) and len(result) == 3):
         kind = type(result).__name__
-        yield Wrong("it must return the three tensors (m, z, o), got a {kind}.", kind=kind)
+        yield _("it must return the three tensors (m, z, o), got a {kind}.").format(
+            kind=kind
+        )
     for name, tensor, right in zip("mzo", result, _piece(scores, value), strict=True):
         if not torch.is_tensor(tensor) or tensor.shape != right.shape:
             shape = tuple(right.shape)
-            yield Wrong("`{name}` must be a tensor of shape {shape}.", name=name, shape=shape)
+            yield _("`{name}` must be a tensor of shape {shape}.").format(
+                name=name, shape=shape
+            )
     for piece, before in zip(given, pieces, strict=True):
-        yield changed(**{f"{n} of a piece": pair for n, pair in zip("mzo", zip(piece, before))})
+        pairs = zip(piece, before, strict=True)
+        names = "m of a piece", "z of a piece", "o of a piece"
+        yield changed_in_place(**dict(zip(names, pairs, strict=True)))
     m, z, o = result
     right_m, right_z, right_o = _piece(scores, value)
     if not alike(m, right_m):
-        yield Wrong("`m` is not the largest score of both pieces.")
-    (_, z1, o1), (_, z2, o2) = pieces
-    yield missed(
+        yield _("`m` is not the largest score of both pieces.")
+    (m1, z1, o1), (m2, z2, o2) = pieces
+    yield near_miss(
         z,
         right_z,
         {
-            "`z` adds sums that were made beside different maxima.": z1 + z2,
-            "`z` is not finite: exp of a score overflows. Subtract the new maximum first.":
-                torch.full_like(z, torch.inf),
+            _("`z` adds sums that were made beside different maxima."): z1 + z2,
+            _(
+                "`z` is not finite: exp of a score overflows. Subtract the new "
+                "maximum first."
+            ): torch.full_like(z, torch.inf),
         },
-        "`z` is wrong: both sums must be made with the new maximum.",
-    )  # fmt: skip
-    yield missed(
+        _("`z` is wrong: both sums must be made with the new maximum."),
+    )
+    yield near_miss(
         o,
         right_o,
         {
-            "`z` is right, but `o` adds sums that were made beside different maxima.": o1 + o2,
-            "`o` is divided by `z` already. Divide once, after the last piece.": right_o / right_z,
+            _(
+                "`z` is right, but `o` adds sums that were made beside different "
+                "maxima."
+            ): o1 + o2,
+            _(
+                "`o` is divided by `z` already. Divide once, after the last piece."
+            ): right_o / right_z,
         },
-        "`z` is right, but `o` is wrong: it is a sum of the same kind.",
+        _("`z` is right, but `o` is wrong: it is a sum of the same kind."),
     )
 
 
@@ -85,20 +102,26 @@ EXERCISE_1 = Exercise(
         ({"c1 * z1 + c2 * z2, c1 * o1 + c2 * o2": "z1 + z2, o1 + o2"}, "`z` adds sums"),
         ({"c1 * o1 + c2 * o2": "o1 + o2"}, "`o` adds sums"),
         ({"c1 * z1 + c2 * z2, c1 * o1": "z1 + c2 * z2, o1"}, "`z`"),
-        ({"torch.exp(m1 - m), torch.exp(m2 - m)": "torch.exp(m1), torch.exp(m2)"}, "`z`"),
-        ({"c1 * o1 + c2 * o2": "(c1 * o1 + c2 * o2) / (c1 * z1 + c2 * z2)"}, "divided by `z`"),
+        (
+            {"torch.exp(m1 - m), torch.exp(m2 - m)": "torch.exp(m1), torch.exp(m2)"},
+            "`z`",
+        ),
+        (
+            {"c1 * o1 + c2 * o2": "(c1 * o1 + c2 * o2) / (c1 * z1 + c2 * z2)"},
+            "divided by `z`",
+        ),
     ],
     properties=[each(SCORES, _merges)],
-    success="both sums are made again with the common maximum, so any number of pieces can follow "
-    "one another.",
+    success="both sums are made again with the common maximum, so any number of "
+    "pieces can follow one another.",
     hints=(
         "Both sums of a piece hold a factor exp(-m). Which factor should they hold?",
         "exp(m1 - m) turns exp(-m1) into exp(-m).",
         "The new m is the larger of the two, row by row. Both z and o are rescaled.",
     ),
-    explanation="The sums of a piece are too large or too small by exp(m1 - m), the same factor "
-    "for z and for o. It is at most 1, so nothing overflows.",
-)  # fmt: skip
+    explanation="The sums of a piece are too large or too small by exp(m1 - m), the "
+    "same factor for z and for o. It is at most 1, so nothing overflows.",
+)
 
 
 def attention_backward(grad_output, q, k, v, hidden, out, lse):
@@ -157,22 +180,24 @@ EXERCISE_2 = Exercise(
         ({"@ k, scale * dS.mT @ q": "@ k, dS.mT @ q"}, "The gradient of `k`"),
     ],
     like=attended,
-    feeds=(
-        Feed(
+    inputs=(
+        Inputs(
             shapes="L E, S E, S E",
             constants=((nothing_hidden,), (later_hidden,)),
             far=3,
             without={"empty": "without queries, there is nothing to attend"},
         ),
     ),
-    success="three gradients from one number a row, and one more. No softmax was needed.",
+    success="three gradients from one number a row, and one more. No softmax was "
+    "needed.",
     hints=(
         "exp(scores - lse) is P. The mask belongs into these scores, too.",
         "dV = Pᵀ dO and dP = dO Vᵀ. Then dS = P ∘ (dP - D), with one number D a row.",
-        "D = rowsum(dO ∘ O). S = scale · Q Kᵀ, so both dQ and dK hold the factor scale.",
+        "D = rowsum(dO ∘ O). S = scale · Q Kᵀ, so both dQ and dK hold the factor "
+        "scale.",
     ),
-    explanation="P comes back from the scores and lse. rowsum(P ∘ dP) is rowsum(dO ∘ O), so the "
-    "correction of the softmax needs no matrix, either.",
+    explanation="P comes back from the scores and lse. rowsum(P ∘ dP) is rowsum(dO ∘ "
+    "O), so the correction of the softmax needs no matrix, either.",
 )
 
 
@@ -192,7 +217,8 @@ class Anew(Function):
             again = torch.is_grad_enabled()
             with torch.enable_grad():
                 leaves = [
-                    x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in inputs
+                    x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+                    for x in inputs
                 ]
                 return grad(ctx.fn(*leaves), leaves, cotangents, create_graph=again)
 
@@ -224,15 +250,17 @@ def _keeps_nothing_twice(attempt):
     with saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         grad(y, x, g, create_graph=True)
     own = {storage_of(x), storage_of(g)}
-    more = {storage_of(t): t.untyped_storage().nbytes() for t in kept if storage_of(t) not in own}
+    more = {
+        storage_of(t): t.untyped_storage().nbytes()
+        for t in kept
+        if storage_of(t) not in own
+    }
     more = sum(size for size in more.values() if size > x.nbytes / 2)
     if more:
-        yield Wrong(
-            "it is right, but a backward pass with create_graph=True keeps {more:,} bytes besides "
-            "`x` and grad_output, which have {each:,} each.",
-            more=more,
-            each=x.nbytes,
-        )
+        yield _(
+            "it is right, but a backward pass with create_graph=True keeps {more:,} "
+            "bytes besides `x` and grad_output, which have {each:,} each."
+        ).format(more=more, each=x.nbytes)
 
 
 EXERCISE_3 = Exercise(
@@ -241,27 +269,40 @@ EXERCISE_3 = Exercise(
     reference=LogSoftmax,
     stub="class LogSoftmax(Function): ...",
     wrong=[
-        ({"Anew.apply(slope, x, grad_output), None": "slope(x, grad_output), None"},
-         "besides `x` and grad_output"),
+        (
+            {"Anew.apply(slope, x, grad_output), None": "slope(x, grad_output), None"},
+            "besides `x` and grad_output",
+        ),
         ({" * g.sum(-1, keepdim=True)": " * g"}, "The gradient of `x`"),
-        ({"keepdim=True)) / ctx.temperature": "keepdim=True))"}, "The gradient of `x`"),
-        ({"Anew.apply(slope, x, grad_output), None":
-          "Anew.apply(lambda g: slope(x, g), grad_output), None"}, "is silently wrong"),
-        ({"ctx.save_for_backward(x)": "ctx.x = x", "(x,) = ctx.saved_tensors": "x = ctx.x"},
-         "`ctx.x`"),
+        (
+            {"_backward(x)": "_backward(x, -x)", "(x,) =": "x, minus ="},
+            "neither an input",
+        ),
+        (
+            {
+                "Anew.apply(slope, x, grad_output), None": "Anew.apply(lambda g: slope(x, g), grad_output), None"
+            },
+            "is silently wrong",
+        ),
+        (
+            {
+                "ctx.save_for_backward(x)": "ctx.x = x",
+                "(x,) = ctx.saved_tensors": "x = ctx.x",
+            },
+            "`ctx.x`",
+        ),
     ],
     like=lambda x, temperature: F.log_softmax(x / temperature, -1),
-    feeds=(
-        Feed(shapes="N D", constants=((0.5,), (3.0,)), names="temperature"),
-    ),
+    inputs=(Inputs(shapes="N D", constants=((0.5,), (3.0,)), names="temperature"),),
     order=2,
     properties=[keeps_only("inputs", random(100, 200), 0.5), _keeps_nothing_twice],
     success="each order keeps its inputs and computes the rest again.",
     hints=(
-        "y = x/T - logsumexp(x/T). The gradient needs the softmax, which x gives again.",
+        "y = x/T - logsumexp(x/T). The gradient needs the softmax, which x gives "
+        "again.",
         "Write the gradient as a function of x and grad_output.",
         "Apply `Anew` to that function, with x and grad_output as its tensors.",
     ),
-    explanation="`Anew` runs the gradient's formula without a graph, and keeps x and grad_output. "
-    "A derivative of it is `Anew` again.",
-)  # fmt: skip
+    explanation="`Anew` runs the gradient's formula without a graph, and keeps x and "
+    "grad_output. A derivative of it is `Anew` again.",
+)

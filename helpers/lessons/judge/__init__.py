@@ -1,1 +1,4 @@
-"""How an attempt is judged: what it is fed, what is compared, what else must hold, what is said."""
+"""How an attempt is judged.
+
+What it is fed, what is compared, what else must hold, what is said.
+"""

@@ -1,43 +1,48 @@
 """What is wrong with a learner's attempt, in a sentence or two.
 
-Values are compared with a reference; gradients go to the doctor, whose first finding is the
-answer.
+Values are compared with a reference; gradients go to the doctor, whose first finding is
+the answer.
 """
 
 import contextlib
 import itertools
-import math
 import warnings
+from math import isnan
 
 import torch
 
 from helpers.doctor import examine
-from helpers.lessons.judge.later import wrong_further_derivative
+from helpers.lessons.judge.later import (
+    largest_further_difference,
+    wrong_further_derivative,
+)
 from helpers.lessons.judge.numbers import (
     as_tuple,
-    changed,
+    changed_in_place,
     copies,
-    differ,
     gradients_of,
+    in_numbers,
+    largest_difference,
     leaves_of,
     raises,
     weights_for,
-    worst_of,
-)  # fmt: skip
-from helpers.lessons.judge.verdicts import in_words
-from helpers.lessons.said import Said, Wrong, at
+)
+from helpers.lessons.judge.verdicts import explain
+from helpers.lessons.language import N_, _, at, followed
 
 ALWAYS = {"tensor-on-ctx", "gradient-dtype"}  # warnings that make an attempt wrong
 SECOND = {"double-backward-wrong", "double-backward-missing", "double-backward-refused"}
 
 
-def difference(attempt, like, inputs, order=1, faithful=True, adapted=None):
-    """None if `attempt(*inputs)` does what `like(*inputs)` does, otherwise what does not.
+def explain_difference(attempt, like, inputs, order=1, faithful=True, adapted=None):
+    """None if `attempt(*inputs)` does what `like(*inputs)` does, otherwise what does
+    not.
 
-    inputs: tensors (float64 for those to differentiate) and other values; neither function sees
-    these tensors themselves. order: 2 asks for right second derivatives, too. faithful: False if
-    the gradient is not meant to be the derivative. `like` must be written with PyTorch's own
-    operations. adapted: makes a finding of the doctor one that fits the exercise.
+    inputs: tensors (float64 for those to differentiate) and other values; neither
+    function sees these tensors themselves. order: 2 asks for right second derivatives,
+    too. faithful: False if the gradient is not meant to be the derivative. `like` must
+    be written with PyTorch's own operations. adapted: makes a finding of the doctor one
+    that fits the exercise.
     """
     theirs, mine = copies(inputs), copies(inputs)
     expected = like(*theirs)
@@ -46,30 +51,42 @@ def difference(attempt, like, inputs, order=1, faithful=True, adapted=None):
     except Exception as error:
         outputs = error
     raised = outputs if isinstance(outputs, Exception) else None
-    wrong = None if raised else _unfilled(attempt, inputs) or wrong_outputs(outputs, expected)
+    wrong = (
+        None
+        if raised
+        else _unfilled(attempt, inputs) or wrong_outputs(outputs, expected)
+    )
     if wrong:
-        too = Said("It changes an input in place, too.") if _changed(mine, inputs) else None
-        return wrong.and_then(too)
+        too = (
+            _("It changes an input in place, too.") if _changed(mine, inputs) else None
+        )
+        return followed(wrong, too)
     # Which line to change is the exercise.
-    findings = examine(attempt, *copies(inputs), faithful=faithful, lines=False).findings
+    findings = examine(
+        attempt, *copies(inputs), faithful=faithful, lines=False
+    ).findings
     counting = next((found for found in findings if _counts(found, order)), None)
     counting = adapted(counting) if counting and adapted else counting
     if counting and counting.code not in SECOND:
         exchanged = None if raised else _exchanged(attempt, expected, inputs, theirs)
-        return exchanged or in_words(counting, attempt, inputs)
+        return exchanged or explain(counting, attempt, inputs)
     if raised:
-        return raises(raised, "calling it raises {kind}: {message}")
+        return raises(raised, _("calling it raises {kind}: {message}"))
     wrong = _wrong_gradients(attempt, expected, inputs, theirs, say_input=not faithful)
     if wrong or not counting:
         return wrong
-    second = wrong_further_derivative(attempt, like, inputs)
-    if second and "given" in second.gaps and math.isnan(second.gaps["given"]):
-        return Wrong("the gradient is right; {second}", second=second)
-    return in_words(counting, attempt, inputs)
+    which, worst = largest_further_difference(attempt, like, inputs)
+    if worst and isnan(worst.given):
+        second = wrong_further_derivative(which, worst)
+        return _("the gradient is right; {second}").format(second=second)
+    return explain(counting, attempt, inputs)
 
 
-def unlike(attempt, like, inputs, faithful=True):
-    """What `difference` says at first order, without the doctor: a millisecond, not thirty."""
+def find_difference(attempt, like, inputs, faithful=True):
+    """What `explain_difference` says at first order, without the doctor.
+
+    A millisecond, not thirty.
+    """
     theirs, mine = copies(inputs), copies(inputs)
     expected = like(*theirs)
     try:
@@ -78,19 +95,25 @@ def unlike(attempt, like, inputs, faithful=True):
         if wrong:
             return wrong
         if _changed(mine, inputs):
-            return Wrong("it changes an input in place.")
+            return _("it changes an input in place.")
         with torch.no_grad():
-            wrong = wrong_outputs(attempt(*copies(inputs)), expected, differentiable=False)
+            wrong = wrong_outputs(
+                attempt(*copies(inputs)), expected, differentiable=False
+            )
         if wrong:
-            return Wrong("under torch.no_grad(), {wrong}", wrong=wrong)
-        return _wrong_gradients(attempt, expected, inputs, theirs, say_input=not faithful)
+            return _("under torch.no_grad(), {wrong}").format(wrong=wrong)
+        return _wrong_gradients(
+            attempt, expected, inputs, theirs, say_input=not faithful
+        )
     except Exception as error:
         return raises(error)
 
 
 def _changed(mine, inputs):
     pairs = zip(mine, inputs, strict=True)
-    return any(changed(input=pair) for pair in pairs if torch.is_tensor(pair[0]))
+    return any(
+        changed_in_place(input=pair) for pair in pairs if torch.is_tensor(pair[0])
+    )
 
 
 def wrong_outputs(outputs, expected, differentiable=True, what=None):
@@ -98,55 +121,70 @@ def wrong_outputs(outputs, expected, differentiable=True, what=None):
 
     outputs, expected: tensors, or tuples of them
     differentiable:    False if it does not matter whether they require a gradient
-    what:              what a single one is called, such as "the gradient"; "the output" of
-                       `forward`, if it is not said
+    what:              what a single one is called, such as "the gradient"; "the output"
+                       of `forward`, if it is not said
     """
     if outputs is None and what:
-        return Wrong("it returns None. Is a `return` missing?")
+        return _("it returns None. Is a `return` missing?")
     if outputs is None:
-        return Wrong("it returns None. Is a `return` missing in `forward`?")
+        return _("it returns None. Is a `return` missing in `forward`?")
     if isinstance(expected, tuple) != isinstance(outputs, tuple):
         asked = (
-            Said("a tuple of {count} tensors", count=len(expected))
+            _("a tuple of {count} tensors").format(count=len(expected))
             if isinstance(expected, tuple)
-            else Said("a tensor")
+            else _("a tensor")
         )
         kind = type(outputs).__name__
-        return Wrong("it returns a {kind}, but {asked} is asked for.", kind=kind, asked=asked)
+        return _("it returns a {kind}, but {asked} is asked for.").format(
+            kind=kind, asked=asked
+        )
     outputs, expected = as_tuple(outputs), as_tuple(expected)
     if len(outputs) != len(expected):
-        template = "it returns {given} outputs; {expected} expected."
+        template = _("it returns {given} outputs; {expected} expected.")
         if len(outputs) == 1:
-            template = "it returns 1 output; {expected} expected."
-        return Wrong(template, given=len(outputs), expected=len(expected))
+            template = _("it returns 1 output; {expected} expected.")
+        return template.format(given=len(outputs), expected=len(expected))
     for index, (value, right) in enumerate(zip(outputs, expected, strict=True)):
         which = what or _which(expected, index)
         kind = type(value).__name__
         if isinstance(value, tuple) and hasattr(value, "indices"):
-            template = (
-                "{which} is the pair (values, indices) that {name} returns; take its .values."
+            template = _(
+                "{which} is the pair (values, indices) that {name} returns; take its "
+                ".values."
             )
-            return Wrong(template, which=which, name=kind)
+            return template.format(which=which, name=kind)
         if not isinstance(value, torch.Tensor):
-            return Wrong("{which} is a {kind}, not a tensor.", which=which, kind=kind)
+            return _("{which} is a {kind}, not a tensor.").format(
+                which=which, kind=kind
+            )
         if value.shape != right.shape:
             shapes = {"given": tuple(value.shape), "right": tuple(right.shape)}
-            return Wrong("{which} has shape {given}, but {right} is right.", which=which, **shapes)
+            return _("{which} has shape {given}, but {right} is right.").format(
+                which=which, **shapes
+            )
         if value.dtype != right.dtype:
             dtypes = {"given": value.dtype, "right": right.dtype}
-            return Wrong("{which} is {given}, but {right} is right.", which=which, **dtypes)
-        worst = worst_of(value, right)
-        if worst:
-            return at("" if what else Said("`forward`"), differ(worst, what=which))
-        if differentiable and value.requires_grad and not right.requires_grad:
-            return Wrong(
-                "{which} has no derivative, yet autograd thinks that it has one.", which=which
+            return _("{which} is {given}, but {right} is right.").format(
+                which=which, **dtypes
             )
+        worst = largest_difference(value, right)
+        if worst:
+            sentence = _("{what} is {given}{place}, but {right} is right.")
+            where = "" if what else _("`forward`")
+            return at(where, in_numbers(worst, sentence, what=which))
+        if differentiable and value.requires_grad and not right.requires_grad:
+            return _(
+                "{which} has no derivative, yet autograd thinks that it has one."
+            ).format(which=which)
     return None
 
 
 def _which(outputs, index):
-    return Said("the output") if len(outputs) == 1 else Said("output {index}", index=index)
+    return (
+        _("the output")
+        if len(outputs) == 1
+        else _("output {index}").format(index=index)
+    )
 
 
 def _unfilled(attempt, inputs):
@@ -157,9 +195,9 @@ def _unfilled(attempt, inputs):
         outputs = as_tuple(attempt(*leaves))
         differentiable = [output for output in outputs if output.requires_grad]
         ones = [torch.ones_like(output) for output in differentiable]
-        yield from ((Said("`forward`: the output"), output) for output in outputs)
+        yield from ((_("`forward`: the output"), output) for output in outputs)
         for gradient in gradients_of(differentiable, leaves, ones):
-            yield Said("the gradient"), torch.tensor(0.0) if gradient is None else gradient
+            yield _("the gradient"), torch.tensor(0.0) if gradient is None else gradient
 
     mode = torch.get_deterministic_debug_mode()
     with warnings.catch_warnings(), contextlib.suppress(Exception):  # which others name
@@ -170,14 +208,15 @@ def _unfilled(attempt, inputs):
             marked = list(results())
         finally:
             torch.set_deterministic_debug_mode(mode)
-        for (what, one), (_, other) in zip(usual, marked, strict=True):
+        for (what, one), (_what, other) in zip(usual, marked, strict=True):
             unfilled = other.isnan() & ~one.isnan()
             if unfilled.any():
                 where = unfilled.nonzero()[0].tolist()
-                template = (
-                    "{what} has no value at {place}: nothing fills what torch.empty made there."
+                template = _(
+                    "{what} has no value at {place}: nothing fills what torch.empty "
+                    "made there."
                 )
-                return Wrong(template, what=what, place=where)
+                return template.format(what=what, place=where)
     return None
 
 
@@ -196,43 +235,52 @@ def _exchanged(attempt, expected, inputs, theirs):
     for i, j in itertools.combinations(range(len(expected)), 2):
         swapped = list(weights)
         swapped[i], swapped[j] = weights[j], weights[i]
-        with contextlib.suppress(Exception):  # not of one shape, or it is the doctor's to say
+        # Not of one shape, or it is the doctor's to say.
+        with contextlib.suppress(Exception):
             given = gradients_of(outputs, mine, weights)
-            right, other = (gradients_of(expected, theirs, w) for w in (weights, swapped))
-            if any(map(worst_of, given, right)) and not any(map(worst_of, given, other)):
-                return Wrong(
-                    "`backward` is right if the gradients of output {i} and output {j} change "
-                    "places. They arrive in the order in which forward returns the outputs; "
-                    "multiply each by the slope of its own output.",
-                    i=i,
-                    j=j,
-                )
+            right, other = (
+                gradients_of(expected, theirs, w) for w in (weights, swapped)
+            )
+            if any(map(largest_difference, given, right)) and not any(
+                map(largest_difference, given, other)
+            ):
+                return _(
+                    "`backward` is right if the gradients of output {i} and output "
+                    "{j} change places. They arrive in the order in which forward "
+                    "returns the outputs; multiply each by the slope of its own "
+                    "output."
+                ).format(i=i, j=j)
     return None
 
 
 SLOPES = {  # by how large grad_output is; 0 stands for ones
-    0: "{what} is {given}{place}, but {right} is right.",
-    1: "with a grad_output that is not all ones, {what} is {given}{place}, but {right} is right.",
-    1_000_000: "with a large grad_output, {what} is {given}{place}, but {right} is right.",
+    0: N_("{what} is {given}{place}, but {right} is right."),
+    1: N_(
+        "with a grad_output that is not all ones, {what} is {given}{place}, but "
+        "{right} is right."
+    ),
+    1_000_000: N_(
+        "with a large grad_output, {what} is {given}{place}, but {right} is right."
+    ),
 }
 
 
 def _wrong_gradients(attempt, expected, inputs, theirs, say_input=False):
-    """What the doctor has no eye for: a faithful gradient of a function with another derivative.
+    """What the doctor has no eye for: a faithful gradient of a function with another
+    derivative.
 
-    Compared for a grad_output of ones, which shows the slope; for one of random numbers; and for
-    one of about a million, which clipping would change.
+    Compared for a grad_output of ones, which shows the slope; for one of random
+    numbers; and for one of about a million, which clipping would change.
     """
     mine = copies(inputs)
     pairs = list(zip(as_tuple(attempt(*mine)), as_tuple(expected), strict=True))
     for index, (output, right) in enumerate(pairs):
         if right.requires_grad and not output.requires_grad:
             which = _which(pairs, index)
-            return Wrong(
-                "{which} requires no gradient, as if it were marked as non-differentiable, or "
-                "detached.",
-                which=which,
-            )
+            return _(
+                "{which} requires no gradient, as if it were marked as "
+                "non-differentiable, or detached."
+            ).format(which=which)
     pairs = [(output, right) for output, right in pairs if right.requires_grad]
     generator = torch.Generator().manual_seed(0)
     for size in SLOPES:
@@ -244,18 +292,24 @@ def _wrong_gradients(attempt, expected, inputs, theirs, say_input=False):
             gradients_of([output], theirs, [weight])
             for (_, output), weight in zip(pairs, weights, strict=True)
         ]
-        for index, (one, other, *terms) in enumerate(zip(given, right, *apart, strict=True)):
+        for index, (one, other, *terms) in enumerate(
+            zip(given, right, *apart, strict=True)
+        ):
             leaf = leaves_of(theirs)[index] if say_input and len(given) == 1 else None
             which = (
-                Said("the gradient") if len(given) == 1 else Said("gradient {index}", index=index)
+                _("the gradient")
+                if len(given) == 1
+                else _("gradient {index}").format(index=index)
             )
             if one is None and other is not None and other.any():
-                return Wrong("{which} is None, but the output depends on that input.", which=which)
+                return _(
+                    "{which} is None, but the output depends on that input."
+                ).format(which=which)
             if one is None or other is None:
                 continue
             # Divided, since PyTorch's own rounding grows with grad_output.
             scaled = [t / max(size, 1) for t in (other, *terms) if t is not None]
-            if worst_of(one / max(size, 1), *scaled):
-                worst = worst_of(one, other, of=leaf)
-                return differ(worst, SLOPES[size], what=which)
+            if largest_difference(one / max(size, 1), *scaled):
+                worst = largest_difference(one, other, of=leaf)
+                return in_numbers(worst, _(SLOPES[size]), what=which)
     return None

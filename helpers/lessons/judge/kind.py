@@ -5,35 +5,41 @@ import inspect
 import torch
 from torch.autograd import Function
 
-from helpers.lessons.said import Wrong
+from helpers.lessons.language import _
 
 
-def misfit(attempt, reference):
+def wrong_kind(attempt, reference):
     """Why `attempt` is no answer of the kind that `reference` is, or None."""
     kind = type(attempt).__name__
     if inspect.isclass(reference) and not inspect.isclass(attempt):
-        template = (
-            "give check the class {name} itself, not its instance or a result; got a value of "
-            "type {kind}."
+        template = _(
+            "give check the class {name} itself, not its instance or a result; got a "
+            "value of type {kind}."
         )
         if is_function_class(reference):
-            template = (
-                "give check the class {name} itself, not its instance, its apply or a result; got "
-                "a value of type {kind}."
+            template = _(
+                "give check the class {name} itself, not its instance, its apply or "
+                "a result; got a value of type {kind}."
             )
-        return Wrong(template, name=reference.__name__, kind=kind)
+        return template.format(name=reference.__name__, kind=kind)
     if "\n" in str(reference) and not isinstance(attempt, str):  # a source in C
-        return Wrong("give check the source, a string; got a value of type {kind}.", kind=kind)
+        return _("give check the source, a string; got a value of type {kind}.").format(
+            kind=kind
+        )
     if inspect.isfunction(reference) and is_function_class(attempt):
-        template = "give check the function itself, got the class {kind}; call its apply."
-        return Wrong(template, kind=attempt.__name__)
+        template = _(
+            "give check the function itself, got the class {kind}; call its apply."
+        )
+        return template.format(kind=attempt.__name__)
     if inspect.isfunction(reference) and not callable(attempt):
-        return Wrong("give check the function itself, got a value of type {kind}.", kind=kind)
+        return _("give check the function itself, got a value of type {kind}.").format(
+            kind=kind
+        )
     if is_function_class(reference):
         return _misfit_of_function_class(attempt, reference)
     if inspect.isclass(reference) and issubclass(reference, torch.nn.Module):
         if not issubclass(attempt, torch.nn.Module):
-            return Wrong("it must derive from nn.Module.")
+            return _("it must derive from nn.Module.")
     return None
 
 
@@ -41,31 +47,30 @@ def _misfit_of_function_class(attempt, reference):
     if not issubclass(attempt, Function):
         others = [base for base in attempt.__mro__ if base.__name__ == "Function"]
         if others:
-            return Wrong(
-                "it must derive from torch.autograd.Function; its Function is that of {module}.",
-                module=others[0].__module__,
-            )
-        return Wrong("it must derive from torch.autograd.Function.")
+            return _(
+                "it must derive from torch.autograd.Function; its Function is that "
+                "of {module}."
+            ).format(module=others[0].__module__)
+        return _("it must derive from torch.autograd.Function.")
     for name in ("forward", "backward"):
         method = inspect.getattr_static(attempt, name)
         if method is inspect.getattr_static(Function, name):
             if name == "backward" and vars(attempt).get("vjp"):
                 continue
             if "apply" in vars(attempt):
-                return Wrong(
-                    "it has an `apply`, but no `{name}`. Leave `apply` as it is; it calls them.",
-                    name=name,
-                )
-            return Wrong(
-                "it has no method `{name}`, nor inherits one. Look at spelling and indentation.",
-                name=name,
-            )
+                return _(
+                    "it has an `apply`, but no `{name}`. Leave `apply` as it is; it "
+                    "calls them."
+                ).format(name=name)
+            return _(
+                "it has no method `{name}`, nor inherits one. Look at spelling and "
+                "indentation."
+            ).format(name=name)
         if not _is_static(method, attempt, name):
-            return Wrong(
-                "`{name}` must be a static method: @staticmethod, above any other decorator, and "
-                "no self.",
-                name=name,
-            )
+            return _(
+                "`{name}` must be a static method: @staticmethod, above any other "
+                "decorator, and no self."
+            ).format(name=name)
     names = [*inspect.signature(reference.forward).parameters]
     if reference.setup_context is Function.setup_context:
         names.remove("ctx")
@@ -74,21 +79,22 @@ def _misfit_of_function_class(attempt, reference):
     try:
         inspect.signature(attempt.forward).bind(*names)
     except TypeError:
-        return Wrong(
-            "beside `setup_context`, `forward` must take ({names})."
+        return (
+            _("beside `setup_context`, `forward` must take ({names}).")
             if apart
-            else "`forward` must take ({names}).",
-            names=", ".join(names),
-        )
+            else _("`forward` must take ({names}).")
+        ).format(names=", ".join(names))
     try:
         inspect.signature(attempt.setup_context).bind("ctx", "inputs", "output")
     except TypeError:
-        return Wrong("`setup_context` must take (ctx, inputs, output).")
+        return _("`setup_context` must take (ctx, inputs, output).")
     return None
 
 
 def _is_static(method, cls, name):
-    """Is it one where it was written? `forward = Other.forward` leaves the function alone."""
+    """Is it one where it was written? `forward = Other.forward` leaves the function
+    alone.
+    """
     if inspect.isfunction(method):
         (owner, *_) = (base for base in cls.__mro__ if name in vars(base))
         return not method.__qualname__.startswith(f"{owner.__qualname__}.")

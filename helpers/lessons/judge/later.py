@@ -1,4 +1,7 @@
-"""What shows only later: other calls, changed inputs, and derivatives of the gradient."""
+"""What shows only later.
+
+Other calls, changed inputs, and derivatives of the gradient.
+"""
 
 import warnings
 
@@ -7,18 +10,20 @@ import torch
 from helpers.lessons.judge.numbers import (
     as_tuple,
     copies,
-    differ,
     gradients_of,
+    in_numbers,
+    largest_difference,
     leaves_of,
     raises,
     weights_for,
-    worst_of,
-)  # fmt: skip
-from helpers.lessons.said import Said, Wrong
+)
+from helpers.lessons.language import N_, _, followed
 
 
 def calls_apart(attempt, like, inputs, others):
-    """What is wrong with the gradient of a call where another call comes before its backward."""
+    """What is wrong with the gradient of a call where another call comes before its
+    backward.
+    """
 
     def gradients(function):
         leaves, between = copies(inputs), copies(others)
@@ -26,27 +31,38 @@ def calls_apart(attempt, like, inputs, others):
         function(*between)
         ones = [torch.ones_like(y) for y in outputs]
         first = gradients_of(outputs, leaves, ones)
-        gradients_of(outputs, leaves, [2 * one for one in ones])  # in memory of their own
+        # In memory of their own.
+        gradients_of(outputs, leaves, [2 * one for one in ones])
         return first
 
     try:
-        worst = next(filter(None, map(worst_of, gradients(attempt), gradients(like))), None)
+        worst = next(
+            filter(None, map(largest_difference, gradients(attempt), gradients(like))),
+            None,
+        )
     except Exception as error:
         return raises(
             error,
-            "two calls disturb each other: with another call before its backward pass, and another "
-            "backward pass after it, the gradient of the first raises {kind}: {message}",
+            _(
+                "two calls disturb each other: with another call before its backward "
+                "pass, and another backward pass after it, the gradient of the first "
+                "raises {kind}: {message}"
+            ),
         )
-    return worst and differ(
+    return worst and in_numbers(
         worst,
-        "two calls disturb each other: with another call before its backward pass, and another "
-        "backward pass after it, the gradient of the first is {given}{place}, but {right} is "
-        "right.",
+        _(
+            "two calls disturb each other: with another call before its backward "
+            "pass, and another backward pass after it, the gradient of the first is "
+            "{given}{place}, but {right} is right."
+        ),
     )
 
 
 def overlooks_changes(attempt, like, inputs):
-    """What is wrong with the gradient where an input changes in place before backward, or None."""
+    """What is wrong with the gradient where an input changes in place before backward,
+    or None.
+    """
 
     def gradients(function, changes):
         leaves = copies(inputs)
@@ -60,56 +76,78 @@ def overlooks_changes(attempt, like, inputs):
         mine = gradients(attempt, changes=True)
     except Exception:  # noticed
         return None
-    worst = next(filter(None, map(worst_of, mine, gradients(like, changes=False))), None)
-    return worst and differ(
-        worst,
-        "where an input changes in place before backward, the gradient is silently wrong: it is "
-        "{given}{place}, but {right} is right.",
-    ).and_then(Said("What save_for_backward holds is watched."))
+    worst = next(
+        filter(None, map(largest_difference, mine, gradients(like, changes=False))),
+        None,
+    )
+    return worst and followed(
+        in_numbers(
+            worst,
+            _(
+                "where an input changes in place before backward, the gradient is "
+                "silently wrong: it is {given}{place}, but {right} is right."
+            ),
+        ),
+        _("What save_for_backward holds is watched."),
+    )
 
 
 def silently_wrong(attempt, like, inputs, order=1):
-    """What is wrong with derivatives of the gradient, where they are not refused with an error.
+    """What is wrong with derivatives of the gradient, where they are not refused with
+    an error.
 
-    For an attempt without a `difference` at first order.
+    For an attempt without a difference at first order.
     """
     if _hides_its_steps(attempt, like, inputs):
-        return Wrong(
-            "the gradient is right, but autograd does not see how backward computes it (under "
-            "torch.no_grad, or by .detach(), .data, .item() or NumPy), so that a second "
-            "derivative silently counts it as a constant. once_differentiable would say so."
+        return _(
+            "the gradient is right, but autograd does not see how backward computes "
+            "it (under torch.no_grad, or by .detach(), .data, .item() or NumPy), so "
+            "that a second derivative silently counts it as a constant. "
+            "once_differentiable would say so."
         )
-    wrong = wrong_further_derivative(attempt, like, inputs)
-    refuse = Said(
+    which, worst = largest_further_difference(attempt, like, inputs)
+    if worst is None:
+        return None
+    refuse = _(
         "This exercise asks for no second derivative, so one may be refused (as by "
-        "once_differentiable), but not be wrong. Look at: what is saved (an input or an "
-        "output of forward itself, no copy, nothing computed from it), and .detach(), .data or "
-        "torch.no_grad in backward."
+        "once_differentiable), but not be wrong. Look at: what is saved (an input or "
+        "an output of forward itself, no copy, nothing computed from it), and "
+        ".detach(), .data or torch.no_grad in backward."
     )
-    wrong = wrong and Wrong("the gradient is right; {second}", second=wrong)
-    return wrong and wrong.and_then(refuse if order == 1 else None)
+    second = wrong_further_derivative(which, worst)
+    wrong = _("the gradient is right; {second}").format(second=second)
+    return followed(wrong, refuse if order == 1 else None)
 
 
 def _differentiable_gradients(function, inputs, generator):
-    """Leaves, what stands for grad_output, and the gradients of both with a graph of their own."""
+    """Leaves, what stands for grad_output, and the gradients of both with a graph of
+    their own.
+    """
     leaves = copies(inputs)
     outputs = [y for y in as_tuple(function(*leaves)) if y.requires_grad]
     weights = [w.requires_grad_() for w in weights_for(outputs, generator)]
     leaves = leaves_of(leaves)
-    gradients = torch.autograd.grad(outputs, leaves, weights, create_graph=True, allow_unused=True)
+    gradients = torch.autograd.grad(
+        outputs, leaves, weights, create_graph=True, allow_unused=True
+    )
     return leaves, weights, gradients
 
 
 def _hides_its_steps(attempt, like, inputs):
     """Is a gradient a constant for autograd, which that of `like` is not?"""
     try:
-        *_, mine = _differentiable_gradients(attempt, inputs, torch.Generator().manual_seed(0))
+        *_, mine = _differentiable_gradients(
+            attempt, inputs, torch.Generator().manual_seed(0)
+        )
     except Exception:
         return False
     generator = torch.Generator().manual_seed(0)
     leaves, weights, theirs = _differentiable_gradients(like, inputs, generator)
 
-    def moves(slope):  # not where it is 0 whatever is fed, as for no index: a loop hides nothing
+    # Not where it is 0 whatever is fed, as for no index: a loop hides nothing.
+    def moves(
+        slope,
+    ):
         if slope is None or not slope.requires_grad:
             return False
         factor = weights_for([slope], generator)
@@ -124,20 +162,26 @@ def _hides_its_steps(attempt, like, inputs):
     )
 
 
-def wrong_further_derivative(attempt, like, inputs):
-    """Where and how a derivative of the gradient, or one of that, differs from that of `like`.
+def largest_further_difference(attempt, like, inputs):
+    """Which derivative of the gradient, or of that, is not as for `like`, and its
+    `Difference`.
 
-    None if none does; what raises is not wrong.
+    (None, None) if none differs; what raises is not wrong.
     """
 
     def derivatives(function):
         generator = torch.Generator().manual_seed(0)
         leaves, weights, slopes = _differentiable_gradients(function, inputs, generator)
-        slopes = [slope for slope in slopes if slope is not None and slope.requires_grad]
+        slopes = [
+            slope for slope in slopes if slope is not None and slope.requires_grad
+        ]
         # Not grad, which would pass by a node that refuses to be differentiated.
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a cycle, which _gradient_of takes apart
-            torch.autograd.backward(slopes, weights_for(slopes, generator), create_graph=True)
+            # Of a cycle, which _gradient_of takes apart.
+            warnings.simplefilter("ignore")
+            torch.autograd.backward(
+                slopes, weights_for(slopes, generator), create_graph=True
+            )
         yield (second := [_gradient_of(leaf) for leaf in leaves])
         yield (of_weights := [_gradient_of(w) for w in weights])
         total = sum((one * one).sum() for one in second + of_weights)
@@ -150,21 +194,30 @@ def wrong_further_derivative(attempt, like, inputs):
         try:
             pairs = zip(next(mine), other, strict=True)
         except Exception:
-            return None
-        if worst := next(filter(None, (worst_of(a, b, loose=True) for a, b in pairs)), None):
-            return differ(
-                worst,
-                "{what} is silently wrong: with a random grad_output, it is {given}{place}, but "
-                "{right} is right.",
-                what=of,
-            )
-    return None
+            break
+        found = (largest_difference(a, b, loose=True) for a, b in pairs)
+        worst = next(filter(None, found), None)
+        if worst:
+            return of, worst
+    return None, None
+
+
+def wrong_further_derivative(which, worst):
+    """The sentence on a `largest_further_difference`."""
+    return in_numbers(
+        worst,
+        _(
+            "{what} is silently wrong: with a random grad_output, it is "
+            "{given}{place}, but {right} is right."
+        ),
+        what=_(which),
+    )
 
 
 DERIVATIVES = (
-    Said("its own derivative"),
-    Said("its own derivative with respect to grad_output"),
-    Said("the third derivative"),
+    N_("its own derivative"),
+    N_("its own derivative with respect to grad_output"),
+    N_("the third derivative"),
 )
 
 

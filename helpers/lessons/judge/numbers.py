@@ -1,54 +1,54 @@
-"""Tensors in, numbers out: copies of inputs, gradients, and where two tensors differ most."""
+"""Tensors in, numbers out.
+
+Copies of inputs, gradients, and where two tensors differ most.
+"""
 
 from dataclasses import dataclass
 
 import torch
 
-from helpers.lessons.said import Said, Wrong
+from helpers.lessons.language import N_, _, followed
 
-# rtol and atol, this for the largest number: in float64 what float32 touched is not right
+# rtol and atol, this for the largest number: in float64 what float32 touched is not
+# right
 TOLERANCE, SINGLE = (1e-10, 1e-11), (1e-5, 1e-6)
 # where digits cancel in PyTorch's own second and third derivatives
 LOOSE, LOOSE_SINGLE = (1e-6, 1e-7), (1e-4, 1e-5)
 
 
 @dataclass(frozen=True)
-class Worst:
-    """Where two tensors differ most: the number `given` there, the one that is right, the place."""
+class Difference:
+    """Where two tensors differ most.
+
+    The number `given` there, the right one, the place.
+    """
 
     given: object
     right: object
-    place: object = ""
+    place: str = ""
 
 
-class Rounded(float):
-    """A number that is shown with so many digits."""
-
-    def __new__(cls, value, digits):
-        self = super().__new__(cls, value + 0.0)  # no -0
-        self.digits = digits
-        return self
-
-    def __format__(self, spec):
-        return format(float(self), f".{self.digits}g")
+NEARLY = N_(
+    "Nearly: is something rounded to float32, clamped, added, or stopped early?"
+)
 
 
-NEARLY = "Nearly: is something rounded to float32, clamped, added, or stopped early?"
-
-
-def differ(worst, template="{what} is {given}{place}, but {right} is right.", near=NEARLY, **gaps):
+def in_numbers(difference, sentence, near=NEARLY, **gaps):
     """A sentence on two numbers, with as many digits as it takes to see the difference.
 
-    template: its gaps are {given}, {right}, {place}, and those of `gaps`
+    sentence: its gaps are {given}, {right}, {place}, and those of `gaps`
     near:     what follows if the two are nearly the same
     """
-    given, right = worst.given, worst.right
-    if not (isinstance(given, float) and isinstance(right, float)):
-        return Wrong(template, given=given, right=right, place=worst.place, **gaps)
-    digits = next((d for d in range(4, 17) if f"{given:.{d}g}" != f"{right:.{d}g}"), 17)
-    given, right = Rounded(given, digits), Rounded(right, digits)
-    wrong = Wrong(template, given=given, right=right, place=worst.place, **gaps)
-    return wrong.and_then(Said(near) if 0 < abs(given - right) < 1e-5 * abs(right) else None)
+    given, right, nearly = difference.given, difference.right, False
+    if isinstance(given, float) and isinstance(right, float):
+        digits = next(
+            (d for d in range(4, 17) if f"{given:.{d}g}" != f"{right:.{d}g}"), 17
+        )
+        nearly = 0 < abs(given - right) < 1e-5 * abs(right)
+        # No -0.
+        given, right = (f"{number + 0.0:.{digits}g}" for number in (given, right))
+    said = sentence.format(given=given, right=right, place=difference.place, **gaps)
+    return followed(said, _(near) if nearly else None)
 
 
 def copies(inputs):
@@ -59,7 +59,9 @@ def copies(inputs):
         alike = x.new_empty(0).set_(memory, x.storage_offset(), x.shape, x.stride())
         return alike.requires_grad_(x.is_floating_point())
 
-    return [copy(value) if isinstance(value, torch.Tensor) else value for value in inputs]
+    return [
+        copy(value) if isinstance(value, torch.Tensor) else value for value in inputs
+    ]
 
 
 def as_tuple(outputs):
@@ -72,17 +74,24 @@ def leaves_of(values):
 
 def weights_for(outputs, generator, size=1):
     """What stands for the grad_output of each: random numbers of this size."""
-    return [size * torch.randn(y.shape, dtype=y.dtype, generator=generator) for y in outputs]
+    return [
+        size * torch.randn(y.shape, dtype=y.dtype, generator=generator) for y in outputs
+    ]
 
 
 def gradients_of(outputs, inputs, weights):
     """For each leaf among the inputs; the graph is kept."""
     weights, leaves = [weight.clone() for weight in weights], leaves_of(inputs)
-    return torch.autograd.grad(outputs, leaves, weights, allow_unused=True, retain_graph=True)
+    return torch.autograd.grad(
+        outputs, leaves, weights, allow_unused=True, retain_graph=True
+    )
 
 
 def alike(given, right, within=1e-10):
-    """Are these tensors, or tuples of them, the same: structure, shapes, dtypes, numbers?"""
+    """Are these tensors, or tuples of them, the same.
+
+    Structure, shapes, dtypes, numbers?
+    """
     try:
         torch.testing.assert_close(given, right, rtol=within, atol=within)
     except AssertionError:
@@ -90,10 +99,11 @@ def alike(given, right, within=1e-10):
     return True
 
 
-def missed(given, right, misses, otherwise, **gaps):
+def near_miss(given, right, misses, otherwise, **gaps):
     """What is said of a value that is not `right`; None if it is.
 
-    misses: {sentence: value, or a list of values}: the first one that it is instead says why
+    misses: {sentence: value, or a list of values}: the first one that it is instead
+            says why
     gaps:   of the sentences, and of `otherwise`, which is said of any other value
     """
     if alike(given, right):
@@ -101,20 +111,25 @@ def missed(given, right, misses, otherwise, **gaps):
     for sentence, values in misses.items():
         values = values if isinstance(values, list) else [values]
         if any(alike(given, value) for value in values):
-            return Wrong(sentence, **gaps)
-    return Wrong(otherwise, **gaps).and_then(NEARLY if alike(given, right, 1e-5) else None)
+            return sentence.format(**gaps)
+    return followed(
+        otherwise.format(**gaps), _(NEARLY) if alike(given, right, 1e-5) else None
+    )
 
 
-def changed(**pairs):
-    """What is said of the first tensor that is not what it was; pairs: name=(now, before)."""
+def changed_in_place(**pairs):
+    """What is said of the first tensor that is not what it was.
+
+    Pairs: name=(now, before).
+    """
     for name, (now, before) in pairs.items():
         if not torch.equal(now.nan_to_num(), before.nan_to_num()):
-            return Wrong("it changes `{name}` in place.", name=name)
+            return _("it changes `{name}` in place.").format(name=name)
     return None
 
 
-def worst_of(value, right, *terms, of=None, loose=False):
-    """Where two tensors differ most, as `Worst`; None if they agree.
+def largest_difference(value, right, *terms, of=None, loose=False):
+    """Where two tensors differ most, as `Difference`; None if they agree.
 
     terms: what `right` is the sum of; where they cancel, their rounding is left.
     of: the input that they are gradients of, if its number there is to be said, too.
@@ -131,19 +146,19 @@ def worst_of(value, right, *terms, of=None, loose=False):
     distance = (value - right).abs().nan_to_num(nan=torch.inf)
     index = distance.flatten().argmax()
     where = [int(i) for i in torch.unravel_index(index, right.shape)]
-    place = Said(" at {index}", index=where) if where else ""
+    place = _(" at {index}").format(index=where) if where else ""
     if of is not None:
         x = f"{of.flatten()[index].item():.4g}"
-        place = Said("{place}, where the input is {x}", place=place, x=x)
-    return Worst(value.flatten()[index].item(), right.flatten()[index].item(), place)
+        place = _("{place}, where the input is {x}").format(place=place, x=x)
+    return Difference(
+        value.flatten()[index].item(), right.flatten()[index].item(), place
+    )
 
 
-RAISES = "it raises {kind}: {message}"
-
-
-def raises(error, template=RAISES):
+def raises(error, sentence=""):
     """What an exception is called, and the first line of what it says."""
-    return Wrong(template, kind=type(error).__name__, message=first_line(error))
+    sentence = sentence or _("it raises {kind}: {message}")
+    return sentence.format(kind=type(error).__name__, message=first_line(error))
 
 
 def first_line(error):

@@ -1,8 +1,9 @@
-"""What an answer must do besides being like something: the properties that exercises share.
+"""What an answer must do besides being like something: the properties that exercises
+share.
 
-A property is called with the answer and yields sentences on what is wrong with it, or None for
-what is right. A check ends at the first sentence, so that what comes later may rely on what came
-before.
+A property is called with the answer and yields sentences on what is wrong with it, or
+None for what is right. A check ends at the first sentence, so that what comes later may
+rely on what came before.
 """
 
 import tracemalloc
@@ -11,13 +12,15 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from helpers.lessons.judge.numbers import alike, as_tuple, copies
+from helpers.lessons.language import N_, _, at
 from helpers.lessons.memory import Alive, storage_of
-from helpers.lessons.said import Wrong, at
 
 
 def random(*shape, dtype=torch.float64, seed=0):
     """The same random tensor at every call."""
-    return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(
+        shape, dtype=dtype, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def with_zeros(*shape, **options):
@@ -28,17 +31,22 @@ def with_zeros(*shape, **options):
 
 
 def each(cases, check):
-    """A property: check(attempt, *case) holds for each of {where: case}."""
+    """A property: check(attempt, *case) holds for each of {where: case}.
+
+    cases: such a dict, or a function that makes one, where `where` has gaps
+    """
 
     def sentences(attempt):
-        for where, case in cases.items():
-            yield from (at(where, wrong) for wrong in check(attempt, *case))
+        for where, case in (cases() if callable(cases) else cases).items():
+            yield from (at(_(where), wrong) for wrong in check(attempt, *case))
 
     return sentences
 
 
 def instances_apart(first, second, x, says):
-    """An instance made of `first` must not change when one is made of `second` and called."""
+    """An instance made of `first` must not change when one is made of `second` and
+    called.
+    """
 
     def results(one, *others):
         (leaf,) = copies([x])
@@ -48,9 +56,12 @@ def instances_apart(first, second, x, says):
         return output, torch.autograd.grad(output.square().sum(), leaf)[0]
 
     def sentences(attempt):
-        alone, apart = results(attempt(*first)), results(attempt(*first), attempt(*second))
+        alone, apart = (
+            results(attempt(*first)),
+            results(attempt(*first), attempt(*second)),
+        )
         if not alike(alone, apart):
-            yield Wrong(says)
+            yield _(says)
 
     return sentences
 
@@ -58,13 +69,18 @@ def instances_apart(first, second, x, says):
 def saved_by(apply, *inputs):
     """What a call hands to `save_for_backward`, its inputs, and its outputs."""
     kept, leaves = [], copies(inputs)
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.append(t) or t, lambda t: t
+    ):
         outputs = as_tuple(apply(*leaves))
     return kept, leaves, outputs
 
 
 def bytes_hidden(apply, *inputs):
-    """What stays alive after a call, besides its inputs and outputs: tensors, arrays, lists."""
+    """What stays alive after a call, besides its inputs and outputs.
+
+    Tensors, arrays, lists.
+    """
     leaves = copies(inputs)
     with Alive():
         apply(*leaves)  # what the first call imports and caches does not count
@@ -97,41 +113,42 @@ def no_tensor_on_ctx(*inputs):
     """What backward needs goes through `save_for_backward`, if it is a tensor."""
 
     def sentences(attempt):
-        (output, *_) = as_tuple(attempt.apply(*copies(inputs)))
+        output = as_tuple(attempt.apply(*copies(inputs)))[0]
         for name, value in vars(output.grad_fn).items():
             if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value)):
-                yield Wrong(
+                yield _(
                     "the gradient is right. But `ctx.{name}` holds a tensor outside "
-                    "`save_for_backward`, so autograd neither notices when it changes in place, "
-                    "nor frees it after backward.",
-                    name=name,
-                )
+                    "`save_for_backward`, so autograd neither notices when it "
+                    "changes in place, nor frees it after backward."
+                ).format(name=name)
 
     return sentences
 
 
 GOT = {  # by what is saved that should not be, and whether it is alone
-    ("input", True): Wrong("`save_for_backward` got the input, not the output."),
-    ("input", False): Wrong("`save_for_backward` got the input as well."),
-    ("output", True): Wrong("`save_for_backward` got the output, not the input."),
-    ("output", False): Wrong("`save_for_backward` got the output as well."),
+    ("input", True): N_("`save_for_backward` got the input, not the output."),
+    ("input", False): N_("`save_for_backward` got the input as well."),
+    ("output", True): N_("`save_for_backward` got the output, not the input."),
+    ("output", False): N_("`save_for_backward` got the output as well."),
 }
 COPIED = {
-    "input": Wrong(
-        "`save_for_backward` got the numbers of the input, but not the input itself: one is a "
-        "copy, which takes more memory."
+    "input": N_(
+        "`save_for_backward` got the numbers of the input, but not the input itself: "
+        "one is a copy, which takes more memory."
     ),
-    "output": Wrong(
-        "`save_for_backward` got the numbers of the output, but not the output itself: one is a "
-        "copy, which takes more memory."
+    "output": N_(
+        "`save_for_backward` got the numbers of the output, but not the output "
+        "itself: one is a copy, which takes more memory."
     ),
 }
 
 
 def keeps_only(what, *inputs):
-    """For backward nothing is kept but an input or an output itself, as `what` names them.
+    """For backward nothing is kept but an input or an output itself, as `what` names
+    them.
 
-    what: "inputs", "outputs", "inputs and outputs", with "positions" also integers and masks.
+    what: "inputs", "outputs", "inputs and outputs", with "positions" also integers and
+          masks.
     inputs: of a call, large ones.
     """
 
@@ -140,41 +157,51 @@ def keeps_only(what, *inputs):
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         positions = 0  # bytes
         for tensor in kept:
-            of = next((name for name, others in (("input", tensors), ("output", outputs))
-                       if storage_of(tensor) in map(storage_of, others)), None)  # fmt: skip
+            of = next(
+                (
+                    name
+                    for name, others in (("input", tensors), ("output", outputs))
+                    if storage_of(tensor) in map(storage_of, others)
+                ),
+                None,
+            )
             if of and of not in what:
-                yield GOT[of, len(kept) == 1]
+                yield _(GOT[of, len(kept) == 1])
             if of:
                 continue
             if "positions" in what and not tensor.is_floating_point():
                 positions += tensor.untyped_storage().nbytes()
                 continue
             for name, others in (("input", tensors), ("output", outputs)):
-                if any(tensor.shape == o.shape and torch.equal(tensor, o) for o in others):
-                    yield COPIED[name]
-            yield Wrong("`save_for_backward` got a tensor that is neither an input nor an output.")
+                if any(
+                    tensor.shape == o.shape and torch.equal(tensor, o) for o in others
+                ):
+                    yield _(COPIED[name])
+            yield _(
+                "`save_for_backward` got a tensor that is neither an input nor an "
+                "output."
+            )
         yield from no_tensor_on_ctx(*inputs)(attempt)
         elements = max(tensor.numel() for tensor in tensors)
         hidden = bytes_hidden(attempt.apply, *inputs) - positions
         if hidden > elements / 2:
-            yield Wrong(
-                "besides inputs and outputs, {hidden:,} bytes stay alive for backward, where "
-                "there are {elements:,} elements.",
-                hidden=hidden,
-                elements=elements,
-            )
+            yield _(
+                "besides inputs and outputs, {hidden:,} bytes stay alive for "
+                "backward, where there are {elements:,} elements."
+            ).format(hidden=hidden, elements=elements)
 
     return sentences
 
 
-def gradients_fit(names, feed):
-    """Backward itself gives each gradient the shape of its input, before the engine makes it fit.
+def gradients_fit(names, fed):
+    """Backward itself gives each gradient the shape of its input, before the engine
+    makes it fit.
 
     names: of the inputs, as a learner knows them.
     """
 
     def sentences(attempt):
-        for where, inputs in feed.shaped():
+        for where, inputs in fed.shaped():
             leaves = copies(inputs)
             output = attempt.apply(*leaves)
             with torch.no_grad():
@@ -184,10 +211,11 @@ def gradients_fit(names, feed):
                     shapes = {"given": tuple(given.shape), "right": tuple(leaf.shape)}
                     yield at(
                         where,
-                        "`backward` returns a gradient of shape {given} for `{name}`, whose shape "
-                        "is {right}; only the engine made it fit.",
-                        name=name,
-                        **shapes,
+                        _(
+                            "`backward` returns a gradient of shape {given} for "
+                            "`{name}`, whose shape is {right}; only the engine made "
+                            "it fit."
+                        ).format(name=name, **shapes),
                     )
 
     return sentences

@@ -11,11 +11,15 @@ from functools import cache
 
 @cache  # inspect parses the whole file each time
 def source_of(value):
-    """The source of a class or a function, one that was defined in a notebook's cell included."""
+    """The source of a class or a function, one that was defined in a notebook's cell
+    included.
+    """
     try:
         return inspect.getsource(value)
     except (OSError, TypeError):  # a class of a cell has no file
-        methods = (getattr(method, "__func__", method) for method in vars(value).values())
+        methods = (
+            getattr(method, "__func__", method) for method in vars(value).values()
+        )
         code = next(method.__code__ for method in methods if inspect.isfunction(method))
         cell = "".join(linecache.getlines(code.co_filename))
         for node in ast.walk(ast.parse(cell)):
@@ -39,7 +43,9 @@ def edited(source, edits):
 
 def made_of(source, names, name):
     """What the source defines under this name, among copies of `names`."""
-    cell = f"<cell {hash(source)}>"  # known to linecache, so that its lines can be quoted
+    cell = (
+        f"<cell {hash(source)}>"  # known to linecache, so that its lines can be quoted
+    )
     linecache.cache[cell] = len(source), None, source.splitlines(keepends=True), cell
     names = dict(names)
     exec(compile(source, cell, "exec"), names)
@@ -57,7 +63,9 @@ def outline(value):
         methods = {name: getattr(m, "__func__", m) for name, m in vars(value).items()}
         functions = {name: m for name, m in methods.items() if inspect.isfunction(m)}
         code = {n: _code(f) for n, f in functions.items() if not _is_blank(f)}
-        return value.__bases__, code | {n: m for n, m in methods.items() if isinstance(m, bool)}
+        return value.__bases__, code | {
+            n: m for n, m in methods.items() if isinstance(m, bool)
+        }
     if inspect.isfunction(value):
         return "function", {} if _is_blank(value) else _code(value)
     return None, None
@@ -73,14 +81,21 @@ def _code(value):
 def _is_blank(function):
     """Does nothing stand in it but `...`, `pass` or a docstring?
 
-    What they compile to is that of `return None`, which is an attempt: its source tells.
+    What they compile to is that of `return None`, which is an attempt: its source
+    tells.
     """
-    steps = [i for i in dis.get_instructions(function) if i.opname not in ("RESUME", "NOP")]
+    steps = [
+        i for i in dis.get_instructions(function) if i.opname not in ("RESUME", "NOP")
+    ]
     loads = [i for i in steps if i.opname in ("LOAD_CONST", "RETURN_CONST")]
     if len(steps) > 2 or [i.argval for i in loads] != [None]:
         return False
     try:
         source = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError):  # without a file, or a lambda in the middle of a line
+    # Without a file, or a lambda in the middle of a line.
+    except (
+        OSError,
+        SyntaxError,
+    ):
         return True
     return not any(isinstance(node, ast.Return) for node in ast.walk(source))

@@ -1,7 +1,8 @@
-"""The net under exercises that ask for a layer: the attempt and the reference go the same way.
+"""The net under exercises that ask for a layer: the attempt and the reference go the
+same way.
 
-Both start alike, are given the same numbers, and after every step what they return, the gradients
-and what they keep are compared.
+Both start alike, are given the same numbers, and after every step what they return, the
+gradients and what they keep are compared.
 """
 
 import copy
@@ -11,29 +12,42 @@ import torch
 from torch import nn
 
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import changed, first_line
+from helpers.lessons.judge.numbers import changed_in_place, first_line
 from helpers.lessons.judge.properties import random
-from helpers.lessons.said import Said, Wrong, at
+from helpers.lessons.language import _, at
 
 
 def in_step_with(reference, calls, shapes):
     """A property: the layers made by `calls` do what those of `reference` do.
 
-    calls:  of the constructor, such as "Scale(3, bias=False)"; the first number is the last size
+    calls:  of the constructor, such as "Scale(3, bias=False)"; the first number is the
+            last size
     shapes: what may come before that size in an input
     """
 
     def sentences(attempt):
         for call in calls:
             try:
-                mine, theirs = (eval(call, {reference.__name__: c}) for c in (attempt, reference))
-                for where, wrong in _in_step(mine, theirs, int(re.search(r"\d+", call)[0]), shapes):
-                    place = Said("{call}, {place}" if where else "{call}", call=call, place=where)
+                mine, theirs = (
+                    eval(call, {reference.__name__: c}) for c in (attempt, reference)
+                )
+                for where, wrong in _in_step(
+                    mine, theirs, int(re.search(r"\d+", call)[0]), shapes
+                ):
+                    place = (
+                        _("{call}, {place}").format(call=call, place=where)
+                        if where
+                        else call
+                    )
                     yield at(place, wrong)
             except Exception as error:
                 kind, message = type(error).__name__, first_line(error).rstrip(".")
-                place = Said("{call}", call=call)
-                yield at(place, "it raises {kind}: {message}.", kind=kind, message=message)
+                yield at(
+                    call,
+                    _("it raises {kind}: {message}.").format(
+                        kind=kind, message=message
+                    ),
+                )
 
     return sentences
 
@@ -45,7 +59,7 @@ def _in_step(mine, theirs, features, shapes):
     _fill(mine, theirs, seed=1)
     first = (*shapes[0], features)
     yield (
-        Said("in float32, after load_state_dict"),
+        _("in float32, after load_state_dict"),
         _differs(mine, theirs, random(*first).float() / 3),
     )
     for layer in (mine, theirs):
@@ -53,32 +67,47 @@ def _in_step(mine, theirs, features, shapes):
     _fill(mine, theirs, seed=2)  # what float32 rounded differently is no fault
     for seed, leading in enumerate(shapes):
         x = random(*leading, features, seed=seed) / 3
-        yield Said("for an input of shape {shape}", shape=tuple(x.shape)), _differs(mine, theirs, x)
+        yield (
+            _("for an input of shape {shape}").format(shape=tuple(x.shape)),
+            _differs(mine, theirs, x),
+        )
     x = random(features, *first[:-1], seed=7).movedim(0, -1)
-    yield Said("for an input that is transposed in memory"), _differs(mine, theirs, x)
-    yield Said("for data that require no gradient"), _differs(mine, theirs, x - 1, data=True)
-    yield Said("under torch.no_grad()"), _differs_as_data(mine, theirs, x + 1)
-    for where, training in ((Said("in evaluation"), False), (Said("in training again"), True)):
+    yield _("for an input that is transposed in memory"), _differs(mine, theirs, x)
+    yield (
+        _("for data that require no gradient"),
+        _differs(mine, theirs, x - 1, data=True),
+    )
+    yield _("under torch.no_grad()"), _differs_as_data(mine, theirs, x + 1)
+    for where, training in (
+        (_("in evaluation"), False),
+        (_("in training again"), True),
+    ):
         for layer in (mine, theirs):
             nn.Sequential(layer).train(training)  # it is its parent that is told
         yield where, _differs(mine, theirs, random(*first, seed=8) + 1)
         x = random(*first, seed=9)
-        yield Said("{place}, under torch.no_grad()", place=where), _differs_as_data(mine, theirs, x)
+        yield (
+            _("{place}, under torch.no_grad()").format(place=where),
+            _differs_as_data(mine, theirs, x),
+        )
     pairs = zip(mine.parameters(), theirs.parameters(), strict=True)
     if any(not torch.is_tensor(p.grad) for p, _ in pairs if p.requires_grad):
-        yield "", Wrong("after backward, a parameter has no .grad.")
+        yield "", _("after backward, a parameter has no .grad.")
     for layer in (mine, theirs):
         if [*layer.parameters()]:
             torch.optim.SGD(layer.parameters(), lr=0.1).step()
-    yield Said("after a step of SGD"), _differs(mine, theirs, x)
+    yield _("after a step of SGD"), _differs(mine, theirs, x)
     apart = copy.deepcopy(mine)
-    yield Said("in a deep copy"), _differs(apart, copy.deepcopy(theirs), x - 3)
-    yield Said("after a deep copy was called"), _differs(mine, theirs, x)
+    yield _("in a deep copy"), _differs(apart, copy.deepcopy(theirs), x - 3)
+    yield _("after a deep copy was called"), _differs(mine, theirs, x)
     _fill(mine, theirs, seed=3, assign=True)
     mine.eval(), theirs.eval()
-    yield Said("in evaluation, after load_state_dict(..., assign=True)"), _differs(mine, theirs, x)
-    yield Said("in evaluation, for nothing"), _differs(mine, theirs, x[:0])
-    yield Said("at the very first call"), _differs(*new, x.float())
+    yield (
+        _("in evaluation, after load_state_dict(..., assign=True)"),
+        _differs(mine, theirs, x),
+    )
+    yield _("in evaluation, for nothing"), _differs(mine, theirs, x[:0])
+    yield _("at the very first call"), _differs(*new, x.float())
     yield "", _takes_what_lacks_a_key(mine)
 
 
@@ -88,22 +117,26 @@ def _starts_otherwise(mine, theirs):
         for layer in (mine, theirs)
     )
     if given.keys() != right.keys():
-        template = "it trains the parameters {given}, but {right} are asked for."
-        return Wrong(template, given=[*given], right=[*right])
+        template = _("it trains the parameters {given}, but {right} are asked for.")
+        return template.format(given=[*given], right=[*right])
     given, right = mine.state_dict(), theirs.state_dict()
     if given.keys() != right.keys():
-        template = "its state_dict has {given}, but {right} are to be saved."
-        return Wrong(template, given=[*given], right=[*right])
+        template = _("its state_dict has {given}, but {right} are to be saved.")
+        return template.format(given=[*given], right=[*right])
     for name, value in right.items():
         if given[name].shape != value.shape or not torch.equal(given[name], value):
-            template = "`{name}` should be {right} at first, got {given}."
-            return Wrong(template, name=name, right=value.tolist(), given=given[name].tolist())
+            template = _("`{name}` should be {right} at first, got {given}.")
+            return template.format(
+                name=name, right=value.tolist(), given=given[name].tolist()
+            )
     for name in vars(theirs)["_parameters"]:
         if not hasattr(mine, name):
-            return Wrong("it has no attribute `{name}`; None is asked for.", name=name)
+            return _("it has no attribute `{name}`; None is asked for.").format(
+                name=name
+            )
         if getattr(theirs, name) is None is not getattr(mine, name):
-            template = "`{name}` is {given!r}; None is asked for."
-            return Wrong(template, name=name, given=getattr(mine, name))
+            template = _("`{name}` is {given!r}; None is asked for.")
+            return template.format(name=name, given=getattr(mine, name))
     return None
 
 
@@ -124,38 +157,47 @@ def _differs(mine, theirs, x, data=False):
     of_mine = dict(mine.named_buffers())
     for name, other in theirs.named_buffers():
         kept = of_mine[name]
-        what = Said("afterwards, `{name}`", name=name)
+        what = _("afterwards, `{name}`").format(name=name)
         wrong = wrong_outputs(kept, other, differentiable=False, what=what)
         if wrong:
             return wrong
         if kept.requires_grad:
-            return Wrong("`{name}` has a history, which grows with every call.", name=name)
+            return _("`{name}` has a history, which grows with every call.").format(
+                name=name
+            )
         if kept.is_inference():
-            template = "`{name}` has become an inference tensor, so no checkpoint can be loaded."
-            return Wrong(template, name=name)
+            template = _(
+                "`{name}` has become an inference tensor, so no checkpoint can be "
+                "loaded."
+            )
+            return template.format(name=name)
     wrong = wrong_outputs(output, expected)
     if wrong:
         return wrong
-    wrong = changed(x=(given, x))
+    wrong = changed_in_place(x=(given, x))
     if wrong:
         return wrong
     if not expected.requires_grad:
         return None
     if not output.requires_grad:
-        return Wrong("the output is cut off: no gradient passes through it.")
+        return _("the output is cut off: no gradient passes through it.")
     weights = random(*expected.shape, seed=11).to(expected.dtype)
     for layer, y in ((mine, output), (theirs, expected)):
         layer.zero_grad()
         (y * weights).sum().backward()
     others = dict(theirs.named_parameters())
-    pairs = {"x": (given, right)} | {n: (p, others[n]) for n, p in mine.named_parameters()}
+    pairs = {"x": (given, right)} | {
+        n: (p, others[n]) for n, p in mine.named_parameters()
+    }
     for name, (one, other) in pairs.items():
         if one.grad is None and other.grad is not None:
-            return Wrong(
-                "no gradient reaches `{name}`: it is cut off, as by .data or detach.", name=name
-            )
-        what = Said("the gradient of `{name}`", name=name)
-        wrong = other.grad is not None and wrong_outputs(one.grad, other.grad, what=what)
+            return _(
+                "no gradient reaches `{name}`: it is cut off, as by .data or detach."
+            ).format(name=name)
+        what = _("the gradient of `{name}`").format(name=name)
+        wrong = other.grad is not None and wrong_outputs(
+            one.grad, other.grad, what=what
+        )
         if wrong:
             return wrong
     return None
@@ -173,7 +215,8 @@ def _takes_what_lacks_a_key(layer):
             copy.deepcopy(layer).load_state_dict(state)
         except RuntimeError:
             continue
-        return Wrong(
-            "its own checkpoint loads even if it lacks `{name}`; that should be refused.", name=name
-        )
+        return _(
+            "its own checkpoint loads even if it lacks `{name}`; that should be "
+            "refused."
+        ).format(name=name)
     return None

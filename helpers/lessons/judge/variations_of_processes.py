@@ -1,15 +1,22 @@
-"""Attempts at an exercise that run in several processes: teams of two sizes, and no deadlocks."""
+"""Attempts at an exercise that run in several processes.
+
+Teams of two sizes, and no deadlocks.
+"""
 
 import contextlib
 import re
 import signal
 from functools import cache
 
+from helpers.lessons.language import _
 from helpers.lessons.processes import Team, TeamError
-from helpers.lessons.said import Wrong
 
 SIZES = 3, 5  # of teams
-PROCESSOR_SECONDS, SECONDS = 5, 60  # for an answer; where the machine is busy, it takes longer
+# For an answer; where the machine is busy, it takes longer.
+PROCESSOR_SECONDS, SECONDS = (
+    5,
+    60,
+)
 DEADLOCK = ("Timed out", "Connection closed", "Connection reset")
 
 
@@ -24,7 +31,10 @@ def aloud(first):
 
 
 def _within(seconds, function, *arguments):
-    """`function(*arguments)`, or a TimeoutError if it computes for longer; not on Windows."""
+    """`function(*arguments)`, or a TimeoutError if it computes for longer.
+
+    Not on Windows.
+    """
 
     def stop(number, frame):
         raise TimeoutError(f"no answer after computing for {seconds} s")
@@ -40,24 +50,33 @@ def _within(seconds, function, *arguments):
 
 
 def in_each(size, function, *arguments, first=True):
-    """What `function` returns in each process, and nothing; or nothing, and what went wrong."""
+    """What `function` returns in each process, and nothing.
+
+    Or nothing, and what went wrong.
+    """
     try:
         with aloud(first):
             return _team(size)(_within, PROCESSOR_SECONDS, function, *arguments), None
     except TeamError as error:
-        own = {r: s for r, s in error.errors.items() if not any(words in s for words in DEADLOCK)}
+        own = {
+            r: s
+            for r, s in error.errors.items()
+            if not any(words in s for words in DEADLOCK)
+        }
         if not own:
-            return None, Wrong(
-                "the processes wait for each other. Does each of them call the same collectives, "
-                "in the same order?"
+            return None, _(
+                "the processes wait for each other. Does each of them call the same "
+                "collectives, in the same order?"
             )
         rank = min(own)
-        said = re.sub(r"\[rank\d+\]:\[\S+ \S+ \S+\] ", "", own[rank].splitlines()[0])  # of a log
+        # Of a log.
+        said = re.sub(r"\[rank\d+\]:\[\S+ \S+ \S+\] ", "", own[rank].splitlines()[0])
         if "no answer after" in own[rank]:
             seconds = PROCESSOR_SECONDS
-            return None, Wrong(
-                "on rank {rank} your code gives no answer after computing for {seconds} s",
-                rank=rank,
-                seconds=seconds,
-            )
-        return None, Wrong("on rank {rank} your code raises {error}", rank=rank, error=said)
+            return None, _(
+                "on rank {rank} your code gives no answer after computing for "
+                "{seconds} s"
+            ).format(rank=rank, seconds=seconds)
+        return None, _("on rank {rank} your code raises {error}").format(
+            rank=rank, error=said
+        )

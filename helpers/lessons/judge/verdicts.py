@@ -1,8 +1,9 @@
-"""A finding of the doctor in the words of an exercise: where a learner should look, and why.
+"""A finding of the doctor in the words of an exercise: where a learner should look, and
+why.
 
-The sentences are made of what a finding holds as data: its code, its template and what fills the
-gaps, the input, and what was measured. What PyTorch said is read for the causes that the doctor has
-no eye for, and quoted.
+The sentences are made of what a finding holds as data: its code, the input, and what
+was measured. What PyTorch said is read for the causes that the doctor has no eye for,
+and quoted.
 """
 
 import difflib
@@ -15,156 +16,158 @@ import torch
 from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 
-from helpers.doctor.report import MEANT
-from helpers.lessons.judge.numbers import Worst, as_tuple, copies, differ
-from helpers.lessons.said import Said, Wrong, said
+from helpers.lessons.judge.numbers import Difference, as_tuple, copies, in_numbers
+from helpers.lessons.language import N_, _, followed
 
-SENTENCES = {  # where the doctor's own do not fit an exercise; the gaps are those of the finding
-    "none-not-handled": "Backward {fails} None, which arrives for an output that is not used, or "
-    "when what follows passes no gradient on.",
-    "tensor-on-ctx": "`{path}` holds {what} outside `save_for_backward`, so autograd does not "
-    "notice when it changes in place{also}.",
-}
-TAKEN_FOR_A_CONSTANT = (  # by a second derivative: what an exercise adds to it
-    ", and where backward uses it, a second derivative, if there is one, takes it for a constant"
-)
 REMEDIES = {  # where to look; None where that is said already
     "gradient-none": None,
-    "straight-through": "what in forward holds the output still: a clamp, a rounding, a comparison",
-    "swapped": "the order in save_for_backward, in saved_tensors, and in what backward returns",
-    "double-backward-wrong": ".detach(), .data, torch.no_grad and NumPy in backward; and what it "
-    "takes for a constant: an intermediate kept on ctx, or saved and not returned",
-    "double-backward-missing": ".detach(), .data, torch.no_grad, NumPy and kernels in backward; "
-    "once_differentiable refuses where grad_output has a history",
-    "intermediate on ctx": "save_for_backward, with an input or an output of forward itself, no "
-    "copy; from these backward can compute the rest",
+    "straight-through": N_(
+        "what in forward holds the output still: a clamp, a rounding, a comparison"
+    ),
+    "swapped": N_(
+        "the order in save_for_backward, in saved_tensors, and in what backward returns"
+    ),
+    "double-backward-wrong": N_(
+        ".detach(), .data, torch.no_grad and NumPy in backward; and what it "
+        "takes for a constant: an intermediate kept on ctx, or saved and not returned"
+    ),
+    "double-backward-missing": N_(
+        ".detach(), .data, torch.no_grad, NumPy and kernels in backward; "
+        "once_differentiable refuses where grad_output has a history"
+    ),
+    "intermediate on ctx": N_(
+        "save_for_backward, with an input or an output of forward itself, no "
+        "copy; from these backward can compute the rest"
+    ),
 }
 BY_MESSAGE = {  # the same, by what an exception says
-    ("jvp-fails", "values to unpack"): "save_for_forward: what it saved is what jvp finds in "
-    "ctx.saved_tensors",
-    ("jvp-fails", "positional argument|number of forward gradients"): "what jvp takes and returns: "
-    "a tangent for each input, and one for each output",
-    ("vmap-fails", "both generate_vmap_rule"): "generate_vmap_rule, which a rule of one's own "
-    "replaces",
-    ("vmap-fails", r"numpy\(\) on Tensor"): "what the rule calls: apply, which autograd sees, or "
-    "the steps of forward themselves",
+    ("jvp-fails", "values to unpack"): N_(
+        "save_for_forward: what it saved is what jvp finds in ctx.saved_tensors"
+    ),
+    ("jvp-fails", "positional argument|number of forward gradients"): N_(
+        "what jvp takes and returns: a tangent for each input, and one for each output"
+    ),
+    ("vmap-fails", "both generate_vmap_rule"): N_(
+        "generate_vmap_rule, which a rule of one's own replaces"
+    ),
+    ("vmap-fails", r"numpy\(\) on Tensor"): N_(
+        "what the rule calls: apply, which autograd sees, or "
+        "the steps of forward themselves"
+    ),
     ("jvp-fails", "NameError"): None,
     ("vmap-fails", "NameError"): None,
 }
 
 
-def in_words(found, attempt, inputs):
+def explain(found, attempt, inputs):
     """A finding of the doctor in the words of an exercise."""
-    message = found.evidence.get("message", "")
+    message = found.values.get("message", "")
     cause = _cause(found, message, attempt, inputs)
     if cause:
         return cause
-    error = message and Said("The error: {error}.", error=message.rstrip("."))
+    error = message and _("The error: {error}.").format(error=message.rstrip("."))
     remedy = _remedy(found, message, attempt, inputs)
-    look = remedy and Said("Look at: {remedy}.", remedy=remedy)
+    look = remedy and _("Look at: {remedy}.").format(remedy=remedy)
     further = _further(found, message, attempt, inputs)
-    return _sentence(found).and_then(*further, error or None, look)
+    return followed(found.message, *further, error or None, look)
 
 
 def _cause(found, message, attempt, inputs):
-    """What an exception or a global name means, which the doctor does not know; or None."""
+    """What an exception or a global name means, which the doctor does not know.
+
+    Or None.
+    """
     name = _read_from_the_notebook(attempt)
     if name:
-        return Wrong(
-            "`{name}` in `backward` is the notebook's `{name}`, not the argument of `forward`. "
-            "What backward needs of forward comes through ctx.",
-            name=name,
-        )
+        return _(
+            "`{name}` in `backward` is the notebook's `{name}`, not the argument of "
+            "`forward`. What backward needs of forward comes through ctx."
+        ).format(name=name)
     if found.code == "none-not-handled" and "number of gradients" in message:
-        return Wrong(
-            "where grad_output is None, too, `backward` must return one value for each argument "
-            "of `forward`."
+        return _(
+            "where grad_output is None, too, `backward` must return one value for "
+            "each argument of `forward`."
         )
     if found.code == "none-not-handled" and _needs_its_output(attempt, inputs):
-        return Wrong(
-            "`backward` works only while something else holds the output; ctx does not keep it. "
-            "The error: {error}.",
-            error=message.rstrip("."),
-        )
+        return _(
+            "`backward` works only while something else holds the output; ctx does "
+            "not keep it. The error: {error}."
+        ).format(error=message.rstrip("."))
     if "tuple index out of range" in message and _saves_nothing(attempt, inputs):
-        return Wrong("backward reads ctx.saved_tensors, but forward saved none.")
+        return _("backward reads ctx.saved_tensors, but forward saved none.")
     unpacked = re.search(r"expected (\d+), got 0\)", message)
     if unpacked and _saves_nothing(attempt, inputs):
-        return Wrong(
-            "backward unpacks {count} saved tensor(s), but forward saved none.",
-            count=unpacked[1],
-        )
+        return _(
+            "backward unpacks {count} saved tensor(s), but forward saved none."
+        ).format(count=unpacked[1])
     unknown = re.search(r"Backward' object has no attribute '(\w+)'", message)
     meant = unknown and difflib.get_close_matches(unknown[1], dir(BackwardCFunction), 1)
     if meant:
-        return Wrong(
-            "ctx has no `{name}`. Did you mean `{meant}`?", name=unknown[1], meant=meant[0]
+        return _("ctx has no `{name}`. Did you mean `{meant}`?").format(
+            name=unknown[1], meant=meant[0]
         )
     name = re.search("tuple|sequence|converted to an index", message) and _not_unpacked(
         attempt, inputs
     )
     if name:
-        return Wrong(
-            "ctx.saved_tensors is a tuple, also of one tensor, and in backward `{name}` is that "
-            "tuple. Unpack it: `({name},) = ctx.saved_tensors`.",
-            name=name,
-        )
+        return _(
+            "ctx.saved_tensors is a tuple, also of one tensor, and in backward "
+            "`{name}` is that tuple. Unpack it: `({name},) = ctx.saved_tensors`."
+        ).format(name=name)
     if found.code == "jvp-fails" and "INTERNAL ASSERT" in message:
-        return Wrong("`jvp` must return a tensor. Is a `return` missing?")
+        return _("`jvp` must return a tensor. Is a `return` missing?")
     if "returned as-is as output" in message:
-        return Wrong(
-            "`forward` returns its input itself, perhaps changed in place. Look at: methods that "
-            "end in an underscore."
+        return _(
+            "`forward` returns its input itself, perhaps changed in place. Look at: "
+            "methods that end in an underscore."
         )
     return None
 
 
-def _sentence(found):
-    """The finding's sentence, without the question whether it is meant: the exercise says that."""
-    gaps = {gap: "" if part == MEANT else part for gap, part in found.sentence.gaps.items()}
-    if gaps.get("also"):
-        gaps["also"] = TAKEN_FOR_A_CONSTANT
-    return Wrong(SENTENCES.get(found.code, found.sentence.template), **gaps)
-
-
 def _further(found, message, attempt, inputs):
     """The numbers, and what else a learner should know."""
-    given, expected = (found.evidence.get(name) for name in ("given", "expected"))
+    given, expected = (found.values.get(name) for name in ("given", "expected"))
     if found.code == "gradient-none":
         yield (
-            Wrong("Is a `return` missing in `backward`?")
+            _("Is a `return` missing in `backward`?")
             if len(inputs) == 1
-            else Wrong("None stands in its place. Is the order of what backward returns right?")
+            else _(
+                "None stands in its place. Is the order of what backward returns right?"
+            )
         )
     elif given is not None and expected is not None:
-        where = found.evidence.get("at")
-        template = "It is {given}, but {right} is right."
+        where = found.values.get("at")
+        template = _("It is {given}, but {right} is right.")
         if where:
-            template = "At {at} it is {given}, but {right} is right."
-        yield differ(Worst(given, expected), template, at=where)
+            template = _("At {at} it is {given}, but {right} is right.")
+        yield in_numbers(Difference(given, expected), template, at=where)
     if found.code == "double-backward-refused":
-        yield Wrong("But a second derivative is asked for.")
+        yield _("But a second derivative is asked for.")
     of_forward, of_backward = _names(attempt)
     taken = [name for name in of_backward if name in of_forward]
     if taken and not message:
-        yield Wrong(
-            "The argument `{taken}` of backward is the gradient that arrives.", taken=taken[0]
-        )
+        yield _(
+            "The argument `{taken}` of backward is the gradient that arrives."
+        ).format(taken=taken[0])
 
 
 def _remedy(found, message, attempt, inputs):
     for (code, pattern), remedy in BY_MESSAGE.items():
         if found.code == code and re.search(pattern, message):
-            return remedy and Said(remedy)
-    if found.code == "none-not-handled" and len(as_tuple(attempt(*copies(inputs)))) == 1:
-        return Said("what backward returns then: None for each argument of forward")
-    remedy = REMEDIES.get(found.code, found.look)
+            return remedy and _(remedy)
+    if (
+        found.code == "none-not-handled"
+        and len(as_tuple(attempt(*copies(inputs)))) == 1
+    ):
+        return _("what backward returns then: None for each argument of forward")
+    remedy = REMEDIES.get(found.code, found.remedy)
     if found.code == "tensor-on-ctx":
-        remedy = REMEDIES["intermediate on ctx"] if found.sentence.gaps["also"] else remedy
+        if found.input is None:
+            remedy = REMEDIES["intermediate on ctx"]
         own_jvp = getattr(getattr(attempt, "__self__", None), "jvp", Function.jvp)
         if own_jvp is not Function.jvp:
-            return Said("{remedy}; for jvp, save_for_forward", remedy=remedy)
-    return said(remedy)
+            return _("{remedy}; for jvp, save_for_forward").format(remedy=_(remedy))
+    return remedy and _(remedy)
 
 
 def _names(attempt):
@@ -175,11 +178,18 @@ def _names(attempt):
 
 
 def _read_from_the_notebook(attempt):
-    """The global that backward reads under the name of an argument of forward, or None."""
-    backward = inspect.unwrap(getattr(getattr(attempt, "__self__", None), "backward", None))
+    """The global that backward reads under the name of an argument of forward, or
+    None.
+    """
+    backward = inspect.unwrap(
+        getattr(getattr(attempt, "__self__", None), "backward", None)
+    )
     read = dis.get_instructions(backward) if inspect.isfunction(backward) else ()
     names = {step.argval for step in read if step.opname == "LOAD_GLOBAL"}
-    return next((n for n in _names(attempt)[0] if n in names & backward.__globals__.keys()), None)
+    return next(
+        (n for n in _names(attempt)[0] if n in names & backward.__globals__.keys()),
+        None,
+    )
 
 
 def _saves_nothing(attempt, inputs):
@@ -188,7 +198,9 @@ def _saves_nothing(attempt, inputs):
 
 
 def _not_unpacked(attempt, inputs):
-    """The name under which a failing backward holds the tuple of the one saved tensor, or None."""
+    """The name under which a failing backward holds the tuple of the one saved tensor,
+    or None.
+    """
     try:
         sum(output.sum() for output in as_tuple(attempt(*copies(inputs)))).backward()
     except Exception as error:
@@ -199,7 +211,9 @@ def _not_unpacked(attempt, inputs):
             saved = getattr(names[code.co_varnames[0]], "saved_tensors", ())
             for name, value in names.items():
                 if isinstance(value, tuple) and len(value) == len(saved) == 1:
-                    if isinstance(value[0], torch.Tensor) and torch.equal(value[0], saved[0]):
+                    if isinstance(value[0], torch.Tensor) and torch.equal(
+                        value[0], saved[0]
+                    ):
                         return name
     return None
 

@@ -1,1 +1,3 @@
-"""What learners write in C, C++ and Triton, built and run where a crash does no harm."""
+"""What learners write in C, C++ and Triton, built and run where a crash does no
+harm.
+"""

@@ -1,4 +1,7 @@
-"""C and C++ that learners write: compiled in a moment, and tried where a crash does no harm."""
+"""C and C++ that learners write.
+
+Compiled in a moment, and tried where a crash does no harm.
+"""
 
 import ctypes
 import faulthandler
@@ -12,33 +15,32 @@ from math import isnan, nan
 
 import torch
 
-from helpers.lessons.said import Said, Wrong
-from helpers.lessons.world import raise_if_full
+from helpers.lessons.judge.surroundings import raise_if_full
+from helpers.lessons.language import N_, _, followed
 from helpers.ops.involution.compiler import cached_file, find_compiler
 
 MARGIN = 4096  # elements on both sides of an array, which must not be written to
 PROCESSOR_SECONDS, SECONDS = 2, 30  # after which a trial is stopped
-SURVIVED, ENDED = 77, 78  # the exit status of a trial that came to its end, or called exit
-TRIED = mmap.mmap(-1, 256)  # the last call, which a copy of this process and its parent both see
+# The exit status of a trial that came to its end, or called exit.
+SURVIVED, ENDED = (
+    77,
+    78,
+)
+# The last call, which a copy of this process and its parent both see.
+TRIED = mmap.mmap(-1, 256)
 
 
 class NativeError(Exception):
-    """What is wrong with a source or a call, for a learner: `.wrong`, or its template and gaps."""
-
-    def __init__(self, wrong, **gaps):
-        super().__init__(Wrong(wrong, **gaps) if isinstance(wrong, str) else wrong)
-
-    @property
-    def wrong(self):
-        return self.args[0]
+    """What is wrong with a source or a call, in a sentence for a learner."""
 
 
 def compile_library(source, language, doors="", calls=""):
-    """A `ctypes.CDLL` made of `source`, in "c" or "c++". Raises NativeError if it does not compile.
+    """A `ctypes.CDLL` made of `source`, in "c" or "c++". Raises NativeError if it does
+    not compile.
 
-    doors: our own text behind it, which calls functions of `source` in the way that `calls` shows.
-    Lines are counted as in a cell that begins with `NAME = \"""`. Raises CompilerNotFoundError
-    where there is no compiler.
+    doors: our own text behind it, which calls functions of `source` in the way that
+    `calls` shows. Lines are counted as in a cell that begins with `NAME = \"""`. Raises
+    CompilerNotFoundError where there is no compiler.
     """
     text = (
         "#include <stddef.h>\n#include <stdint.h>\n"
@@ -67,12 +69,16 @@ def compile_library(source, language, doors="", calls=""):
         if not missing:
             raise
         name = missing[1]
-        raise NativeError("it calls `{name}`, which is defined nowhere.", name=name) from None
+        raise NativeError(
+            _("it calls `{name}`, which is defined nowhere.").format(name=name)
+        ) from None
 
 
 @cache
 def compiler_version(compiler):
-    return subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
+    return subprocess.run(
+        [*compiler, "--version"], capture_output=True, text=True
+    ).stdout
 
 
 def _first_error(text, calls):
@@ -81,37 +87,41 @@ def _first_error(text, calls):
         r"(\w+)" + error, text
     )
     if not found:
-        return Wrong("it does not compile: {error}", error=text[:200])
+        return _("it does not compile: {error}").format(error=text[:200])
     file, line, message = found.groups()
     if file == "doors":
-        return Wrong(
-            "the check calls {calls}, and that does not fit. Look at name and parameters.",
-            calls=calls,
-        )
+        return _(
+            "the check calls {calls}, and that does not fit. Look at name and "
+            "parameters."
+        ).format(calls=calls)
     error = message.partition(" [-W")[0]
     if file == "cell":
-        return Wrong(
-            "it does not compile in line {line} of the cell: {error}", line=line, error=error
+        return _("it does not compile in line {line} of the cell: {error}").format(
+            line=line, error=error
         )
-    return Wrong("it does not compile: {error}", error=error)
+    return _("it does not compile: {error}").format(error=error)
 
 
 def call(library, name, arguments, result, says=""):
     """Call a function of `library`. Tensors are passed by address, ints as int64_t.
 
-    arguments: a dict in the order of the parameters. result: the name of the one that is written;
-    it starts as nan. says: the name that a learner knows the function by.
-    Each tensor lies in a copy of its memory, with a margin on both sides. Raises NativeError if
-    there is no such function, a margin or an input is written to, or the result is not, or is made
-    of what has no value.
+    arguments: a dict in the order of the parameters. result: the name of the one that
+    is written; it starts as nan. says: the name that a learner knows the function by.
+    Each tensor lies in a copy of its memory, with a margin on both sides. Raises
+    NativeError if there is no such function, a margin or an input is written to, or the
+    result is not, or is made of what has no value.
     """
     says = says or name
     if not hasattr(library, name):
         raise NativeError(
-            "there is no function `{says}` in it. Look at the spelling; static and inline hide it.",
-            says=says,
+            _(
+                "there is no function `{says}` in it. Look at the spelling; static "
+                "and inline hide it."
+            ).format(says=says)
         )
-    ints = [f"{key} = {value}" for key, value in arguments.items() if isinstance(value, int)]
+    ints = [
+        f"{key} = {value}" for key, value in arguments.items() if isinstance(value, int)
+    ]
     _note(says, ", ".join(ints))
     function = getattr(library, name)
     function.restype = None
@@ -128,31 +138,37 @@ def call(library, name, arguments, result, says=""):
         gaps = {"says": says, "element": f"{result}{list(where)}"}
         other = again(**{result: 77})
         if other == 77:
-            raise NativeError("`{says}` leaves {element} without a value.", **gaps)
+            raise NativeError(
+                _("`{says}` leaves {element} without a value.").format(**gaps)
+            )
         if not isnan(other):
-            raise NativeError("`{says}` reads {element} before it has a value, as += does.", **gaps)
+            raise NativeError(
+                _("`{says}` reads {element} before it has a value, as += does.").format(
+                    **gaps
+                )
+            )
         for key in inputs:
             if not isnan(again(**{key: 77})):
                 raise NativeError(
-                    "for {element}, `{says}` reads `{key}` at an index past the end, or before the "
-                    "start.",
-                    key=key,
-                    **gaps,
+                    _(
+                        "for {element}, `{says}` reads `{key}` at an index past the "
+                        "end, or before the start."
+                    ).format(key=key, **gaps)
                 )
-        raise NativeError("`{says}` makes {element} nan.", **gaps)
+        raise NativeError(_("`{says}` makes {element} nan.").format(**gaps))
 
 
 BEYOND = (
-    "`{says}` writes before the start of `{argument}`.",
-    "`{says}` writes past the end of `{argument}`.",
+    N_("`{says}` writes before the start of `{argument}`."),
+    N_("`{says}` writes past the end of `{argument}`."),
 )
 
 
 def _run(function, arguments, result, says, fills=None):
     """The tensors among `arguments` after a call of `function`, in memory of their own.
 
-    fills: {name: number} to fill other memory with than nan: that around an input, whose reading
-    shows in the result, and the result itself.
+    fills: {name: number} to fill other memory with than nan: that around an input,
+    whose reading shows in the result, and the result itself.
     """
     fills = fills or {}
     places, margins, values = {}, {}, []
@@ -177,10 +193,12 @@ def _run(function, arguments, result, says, fills=None):
         fill, *sides = margins[argument]
         for beyond, margin in zip(BEYOND, sides, strict=True):
             if not (margin.isnan() if isnan(fill) else margin == fill).all():
-                raise NativeError(beyond, says=says, argument=argument)
+                raise NativeError(_(beyond).format(says=says, argument=argument))
         if argument != result and not torch.equal(place, arguments[argument]):
             gaps = {"says": says, "argument": argument}
-            raise NativeError("`{says}` changes `{argument}`, which is an input.", **gaps)
+            raise NativeError(
+                _("`{says}` changes `{argument}`, which is an input.").format(**gaps)
+            )
     return places
 
 
@@ -194,21 +212,24 @@ def _tried():
     """What was noted last."""
     function, ints = TRIED[:].rstrip(b"\0").decode().split("\n")
     if not function:
-        return Said("it")
-    return Said(
-        "`{function}` with {ints}" if ints else "`{function}`", function=function, ints=ints
-    )
+        return _("it")
+    if not ints:
+        return f"`{function}`"
+    return _("`{function}` with {ints}").format(function=function, ints=ints)
 
 
 def crash_of(function):
-    """None if `function()` leaves a copy of this process alive, otherwise a sentence."""
+    """None if `function()` leaves a copy of this process alive, otherwise a
+    sentence.
+    """
     if not hasattr(os, "fork"):  # Windows
         return None
     _note()
     child = os.fork()
     if child == 0:
         faulthandler.disable()
-        # The first to run if exit is called: what this process has to tidy up could wait for ever.
+        # The first to run if exit is called: what this process has to tidy up could
+        # wait for ever.
         libc = ctypes.CDLL(None)
         libc.__cxa_atexit(libc._exit, ctypes.c_void_p(ENDED), None)
         for number in (signal.SIGVTALRM, signal.SIGALRM):
@@ -220,7 +241,7 @@ def crash_of(function):
         finally:
             os._exit(SURVIVED)  # what it raises will be said in the parent
     try:
-        _, status = os.waitpid(child, 0)
+        status = os.waitpid(child, 0)[1]
     except BaseException:  # an interrupted cell
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -229,20 +250,20 @@ def crash_of(function):
     if os.WIFEXITED(status):
         if os.WEXITSTATUS(status) == SURVIVED:
             return None
-        return Wrong("{what} ends the process that calls it (exit).", what=what)
+        return _("{what} ends the process that calls it (exit).").format(what=what)
     number = os.WTERMSIG(status)
     if number in (signal.SIGVTALRM, signal.SIGALRM):
-        return Wrong(
-            "{what} does not end: the copy of this process that tried it was stopped.", what=what
-        )
+        return _(
+            "{what} does not end: the copy of this process that tried it was stopped."
+        ).format(what=what)
     why = {
-        signal.SIGSEGV: Said("Which index leaves its array?"),
-        signal.SIGBUS: Said("Which index leaves its array?"),
-        signal.SIGABRT: Said("Does an exception leave it, or does it call abort?"),
-        signal.SIGFPE: Said("Does it divide by zero?"),
+        signal.SIGSEGV: _("Which index leaves its array?"),
+        signal.SIGBUS: _("Which index leaves its array?"),
+        signal.SIGABRT: _("Does an exception leave it, or does it call abort?"),
+        signal.SIGFPE: _("Does it divide by zero?"),
     }
     name = signal.Signals(number).name
-    crashed = Wrong(
-        "{what} crashed the copy of this process that tried it ({name}).", what=what, name=name
-    )
-    return crashed.and_then(why.get(number))
+    crashed = _(
+        "{what} crashed the copy of this process that tried it ({name})."
+    ).format(what=what, name=name)
+    return followed(crashed, why.get(number))

@@ -1,4 +1,7 @@
-"""Triton kernels that learners write: run by its interpreter, and asked of its compiler."""
+"""Triton kernels that learners write.
+
+Run by its interpreter, and asked of its compiler.
+"""
 
 import contextlib
 import inspect
@@ -15,8 +18,8 @@ from unittest import mock
 import numpy as np
 import torch
 
-from helpers.lessons.said import Said, Wrong
-from helpers.lessons.world import raise_if_full
+from helpers.lessons.judge.surroundings import raise_if_full
+from helpers.lessons.language import _
 
 
 def import_triton():
@@ -43,23 +46,26 @@ def watched_loads(arrays):
     def watched(places, mask, other, *how):
         for place in map(int, places.data[mask.data]):
             name, element, size = min(
-                ((name, (place - a.data_ptr()) // 4, a.numel()) for name, a in arrays.items()),
+                (
+                    (name, (place - a.data_ptr()) // 4, a.numel())
+                    for name, a in arrays.items()
+                ),
                 key=lambda it: max(-it[1], it[1] - it[2] + 1),
             )
             if not 0 <= element < size:
                 program = builder.grid_idx[0]
                 beside.append(
-                    Said(
-                        "program {program} loads {name}[{element}], but {name} has {size} "
-                        "elements.",
-                        program=program,
-                        name=name,
-                        element=element,
-                        size=size,
-                    )
+                    _(
+                        "program {program} loads {name}[{element}], but {name} has "
+                        "{size} elements."
+                    ).format(program=program, name=name, element=element, size=size)
                 )
         # (For a single element Triton's interpreter loses an `other` of 0.)
-        if other is None and places.data.size > 1 and places.get_element_ty().is_floating():
+        if (
+            other is None
+            and places.data.size > 1
+            and places.get_element_ty().is_floating()
+        ):
             nans = np.full(places.data.shape, np.nan, np.float32)
             other = interpreter.TensorHandle(nans, places.get_element_ty())
         return load(places, mask, other, *how)
@@ -98,7 +104,10 @@ except Exception as error:
 
 
 def _with_what_it_uses(function):
-    """The text of a function, after what it uses of its module: constants, functions, modules."""
+    """The text of a function, after what it uses of its module.
+
+    Constants, functions, modules.
+    """
     lines, raw = [], getattr(function, "fn", function)
     for name in raw.__code__.co_names:
         used = raw.__globals__.get(name)
@@ -116,17 +125,23 @@ def _with_what_it_uses(function):
 
 
 def compiles_for_a_gpu(attempt):
-    """In a process of its own, without the interpreter, which takes more than the compiler."""
+    """In a process of its own, without the interpreter, which takes more than the
+    compiler.
+    """
     name = getattr(attempt, "fn", attempt).__name__
     program = FOR_A_GPU.format(source=_with_what_it_uses(attempt), name=name)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "program.py")  # a file, for Triton reads the source again
         path.write_text(program, encoding="utf-8")
         here = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-        run = subprocess.run([sys.executable, path], capture_output=True, text=True, env=here)
+        run = subprocess.run(
+            [sys.executable, path], capture_output=True, text=True, env=here
+        )
     if run.returncode:
         raise_if_full(run.stderr)
         place, said = json.loads(run.stderr.strip().splitlines()[-1])
         if place:
-            yield Wrong("Triton's compiler refuses `{place}`: {said}", place=place, said=said)
-        yield Wrong("Triton's compiler refuses it: {said}", said=said)
+            yield _("Triton's compiler refuses `{place}`: {said}").format(
+                place=place, said=said
+            )
+        yield _("Triton's compiler refuses it: {said}").format(said=said)

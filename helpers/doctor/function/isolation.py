@@ -1,0 +1,123 @@
+"""Calls that disturb nobody: what they raise, draw, print and set."""
+
+import contextlib
+import io
+import random
+import signal
+import sys
+import traceback
+import warnings
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+# --- what a call raises ---------------------------------------------------------------------
+
+HANDLERS = set()  # the code of the caller's signal handlers
+
+
+class CallError(Exception):
+    """The examined function raised `error` in `phase`."""
+
+    def __init__(self, phase, error):
+        self.phase, self.error = phase, error
+
+
+@contextlib.contextmanager
+def phase(name):
+    """What is raised inside becomes a CallError, unless a caller's time limit raised it."""
+    try:
+        yield
+    except Exception as error:
+        if of_a_signal(error):
+            raise
+        raise CallError(name, error) from error
+
+
+@contextlib.contextmanager
+def forgiving():
+    """What is raised inside does not matter, unless a caller's time limit raised it."""
+    try:
+        yield
+    except Exception as error:
+        if of_a_signal(error):
+            raise
+
+
+def of_a_signal(error):
+    """Was it raised by a signal handler, such as that of a caller's time limit?"""
+    if isinstance(error, CallError):  # one of a signal has not become one
+        return False
+    return any(
+        frame.f_code in HANDLERS for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
+
+
+# --- random numbers: seeded, and noticed where they are drawn --------------------------------
+
+PYTHONS = random.seed.__self__
+
+
+def generators():
+    cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+    return [torch.default_generator, *cuda]
+
+
+def reseed(seed):
+    """Seed PyTorch's, Python's and NumPy's random numbers."""
+    seed += 2718281828  # not the seed of a caller whose input was drawn from it
+    for generator in generators():
+        generator.manual_seed(seed)
+    super(random.Random, PYTHONS).seed(seed)  # in half the time
+    PYTHONS.gauss_next = None
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
+
+
+def draws():
+    """Has the run that has just ended drawn random numbers? (Each starts from one seed.)"""
+    after = [generator.get_state() for generator in generators()]
+    reseed(0)
+    before = [generator.get_state() for generator in generators()]
+    return any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
+
+
+class OwnGenerators(TorchFunctionMode):
+    """Notes whether random numbers are drawn from generators that are not PyTorch's default."""
+
+    used = False
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.used |= bool(kwargs) and kwargs.get("generator") is not None
+        return func(*args, **(kwargs or {}))
+
+
+# --- the random state and global settings stay as they are ------------------------------------
+
+
+@contextlib.contextmanager
+def undisturbed():
+    """Whatever happens inside to the random state and to global settings is undone."""
+    handlers = map(signal.getsignal, map(int, signal.valid_signals()))
+    codes = {getattr(getattr(h, "__func__", h), "__code__", None) for h in handlers}
+    HANDLERS.update(codes - {None})
+    numpy = sys.modules.get("numpy")
+    states = [
+        (generator.set_state, generator.get_state()) for generator in generators()
+    ]
+    states += [(random.setstate, random.getstate())]
+    states += [(torch.set_default_dtype, torch.get_default_dtype())]
+    states += [(numpy.random.set_state, numpy.random.get_state())] if numpy else []
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+            torch.inference_mode(False),
+            torch.autograd.set_detect_anomaly(False),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for restore, state in states:
+            restore(state)

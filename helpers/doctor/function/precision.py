@@ -1,0 +1,58 @@
+"""The coarsest dtype on the way from one tensor to another."""
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from .isolation import CallError
+from .private import Mode
+from .tensors import tensors
+
+
+class Grain(Mode):
+    """Follows what is computed from some tensors, and through which dtypes it has gone.
+
+    Integers and truth values end a trail, as of a mask; so does what leaves PyTorch.
+    """
+
+    def __init__(self, start):
+        super().__init__()
+        self.known = {}
+        self.note(start)
+
+    @classmethod
+    def within(cls, start, outputs):
+        """The eps of the coarsest dtype on the way from `start` to what outputs() returns, or 0."""
+        try:
+            with cls(start) as watch:
+                return max(filter(None, watch.of(outputs())), default=0.0)
+        except CallError:  # what does not run under a mode
+            outputs()
+            return 0.0
+
+    def note(self, found, eps=0.0):
+        for t in found:
+            if t.is_floating_point() or t.is_complex():
+                key = StorageWeakRef(t.untyped_storage())
+                self.known[key] = max(
+                    self.known.get(key, 0.0), eps, torch.finfo(t.dtype).eps
+                )
+
+    def of(self, found):
+        """The coarsest eps on the way to each; None for one to which there was none."""
+        return [self.known.get(StorageWeakRef(t.untyped_storage())) for t in found]
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        given = self.of(strided((args, kwargs)))
+        if any(given):
+            self.note(strided(result), max(filter(None, given)))
+        return result
+
+
+def strided(obj):
+    return [t for _, t in tensors(obj) if t.layout is torch.strided and not t.is_nested]
+
+
+def dtype_of(eps):
+    known = torch.float32, torch.float16, torch.bfloat16
+    return next((dtype for dtype in known if torch.finfo(dtype).eps >= eps), "float8")

@@ -1,0 +1,209 @@
+"""The calls of a program, examined: in this process, or in a child that may crash."""
+
+import contextlib
+import faulthandler
+import multiprocessing
+import os
+import pickle
+import signal
+import time
+import warnings
+
+import torch
+
+from ..function.budget import Budget
+from ..function.isolation import of_a_signal, undisturbed
+from ..function.private import LOCK, methods
+from ..function.tensors import is_number
+from ..report import Report, error
+from ..trials import TRIALS
+from ..trials.examination import Examination
+from ..words import N_, _
+
+SECONDS = 60.0  # for all examinations of a program, or of a session of pytest
+LEAST = 1.0  # a share of them, while they last
+FOR_LINES = 0.5  # of a share
+GRACE = 1.0  # second more, after which a child is ended from outside
+OVER = N_("it used up its share of the seconds")
+KILLED = N_(
+    "something ended the process of its examination, perhaps because memory ran out"
+)
+AGAIN = N_(
+    "it cannot be called again with copies of what it was given, as it could in the program"
+)
+NEVER_BACK = N_("autograd was off when it was called, and its backward raises")
+NO_CHILD = N_("no backward pass runs in a child of a process with threads of autograd")
+FREED = "backward through the graph a second time"  # so says PyTorch
+EXAMINING = []  # not empty during an examination, whose own calls are not noted
+CRASHED = error(
+    "crashed",
+    "The process in which it was examined ended: {how}.",
+    look="memory that a kernel reads or writes, a process that the code itself ends",
+)
+
+
+class TimeIsUp(BaseException):  # noqa: N818  (what is examined catches errors)
+    pass
+
+
+@contextlib.contextmanager
+def until(end):
+    """Inside, no rounds note calls, and a Function that is applied too late raises."""
+
+    def way(method, cls, *args):
+        if time.monotonic() > end:
+            raise TimeIsUp
+        return method(*args)
+
+    EXAMINING.append(True)
+    try:
+        with methods("forward", way):
+            yield
+    finally:
+        EXAMINING.pop()
+
+
+def examine_all(calls, seconds, faithful, accept, child=False):
+    """Yields (k, report) for each of the calls, or a sentence that says why there is none.
+
+    child: in a process of its own, where the system can fork and no GPU is in use
+    """
+    can_fork = hasattr(os, "fork") and not torch.cuda.is_initialized()
+    end = time.monotonic() + seconds
+    way = in_a_child if child and can_fork else in_here
+    yield from way(calls, end, faithful, accept)
+
+
+def in_here(calls, end, faithful, accept):
+    lines = True  # are looked for until the first error has been found
+    for k, call in enumerate(calls):
+        left = end - time.monotonic()
+        if left <= 0:
+            return
+        budget = Budget(seconds=FOR_LINES * left) if lines else False
+        report = examined(call, end, faithful, accept, budget)
+        lines = lines and getattr(report, "ok", True)
+        yield k, report
+
+
+def examined(call, end, faithful, accept, lines):
+    """The report on a call as the program made it, or why there is none."""
+    try:
+        with until(end), undisturbed(), unchanged(call):
+            # What is held in low precision cannot be doubled, nor can what it makes.
+            held = [t.dtype for t in call.held() if is_number(t)]
+            low = any(torch.finfo(dtype).eps > 1e-10 for dtype in held)
+            options = {"of_a_program": True, "as_given": low, "lines": lines}
+            exam = Examination(*call.again(), faithful, **options, accept=accept)
+            if exam.subject.lower and call.autocasts:
+                exam.subject.lower = call.autocasts[0][1]  # in which it is precise
+            if not exam.subject.values:
+                return _("no input that requires a gradient has elements")
+            report = exam.report(TRIALS)
+            if not call.records and exam.first is None and messages(report):
+                return _(NEVER_BACK)
+            return _(AGAIN) if is_the_copys(report) else report
+    except TimeIsUp:
+        return _(OVER)
+    except SystemExit as left:
+        what = _("its code raised {what}").format(what=f"SystemExit({left.code!r})")
+        return Report("", [CRASHED(how=what)])
+    except Exception as raised:
+        if of_a_signal(raised):
+            raise
+        return _("the doctor raised {what}").format(
+            what=f"{type(raised).__name__}: {raised}"
+        )
+
+
+def is_the_copys(report):
+    """Does it speak of the copies only? The program's own call did not raise in forward.
+
+    And what a closure holds may belong to a graph that the program's backward has freed.
+    """
+    freed = any(FREED in message for message in messages(report))
+    return freed or not report.examined
+
+
+def messages(report):
+    """Those of exceptions."""
+    return [f.values["message"] for f in report.findings if "message" in f.values]
+
+
+@contextlib.contextmanager
+def unchanged(call):
+    """Afterwards the tensors that arguments hold are what they were."""
+    held = [(t, t.detach().clone(), t.grad if t.is_leaf else None) for t in call.held()]
+    for tensor, _value, grad in held:
+        if grad is not None:
+            tensor.grad = None
+    try:
+        yield
+    finally:
+        for tensor, value, grad in held:
+            if not torch.equal(tensor, value):
+                with torch.no_grad():
+                    tensor.copy_(value)
+            if tensor.is_leaf:
+                tensor.grad = grad
+
+
+# --- in a child ---------------------------------------------------------------------------
+
+
+def in_a_child(calls, end, faithful, accept):
+    """The same, from a child; what ends the child is the outcome of the call under way."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    with LOCK, warnings.catch_warnings():  # or a thread that is not there might hold it
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+    if not pid:
+        send_all(sender, calls, end, faithful, accept)
+    sender.close()
+    following = 0
+    try:
+        while receiver.poll(max(0, end + GRACE - time.monotonic())):
+            result = pickle.loads(receiver.recv_bytes())
+            if result is None:
+                return
+            following = result[0] + 1
+            yield result
+        yield following, _(OVER)
+    except (EOFError, OSError):  # OSError: in the middle of a report
+        code, pid = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), None
+        yield following, ended(code)
+    finally:
+        receiver.close()
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def ended(code):
+    """What is said of a call whose child ended with this exit code before its time."""
+    if code == -signal.SIGKILL:
+        return _(KILLED)
+    if code < 0:
+        return Report("", [CRASHED(how=signal.Signals(-code).name)])
+    return Report("", [CRASHED(how=_("exit status {code}").format(code=code))])
+
+
+def send_all(sender, calls, end, faithful, accept):
+    """Sends what `in_here` yields, and None when it is done; never returns."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for standard in range(3):
+            os.dup2(nothing, standard)
+        faulthandler.disable()  # a crash is reported, not dumped
+        torch.set_num_threads(1)  # the parent's other threads are not here
+        results = in_here(calls, end, faithful, accept)
+        try:
+            torch.ones((), requires_grad=True).backward()
+        except RuntimeError:  # as where torch.compile came before the first backward
+            results = ((k, _(NO_CHILD)) for k in range(len(calls)))
+        for result in results:
+            sender.send_bytes(pickle.dumps(result))  # send() would share memory
+        sender.send_bytes(pickle.dumps(None))
+    finally:
+        os.kill(os.getpid(), signal.SIGKILL)

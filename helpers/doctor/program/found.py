@@ -1,0 +1,164 @@
+"""What the rounds found: of one Function a `Visit`, and all of them."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ..report import (
+    PREVENTED,
+    SCHEMA,
+    Report,
+    WrongGradientError,
+    shown,
+    what_was,
+    wrapped,
+)
+from ..words import N_, _, listed
+
+NO_GRADIENT = N_("no input required a gradient")
+CALLS = N_("{n} call"), N_("{n} calls")  # of one, of another number
+PATTERNS = N_("{n} pattern examined"), N_("{n} patterns examined")
+FUNCTIONS = N_("{n} Function"), N_("{n} Functions")
+
+
+def number(n, templates):
+    """The first template if it is one, else the second, with this number."""
+    one, several = templates
+    return _(one if n == 1 else several).format(n=n)
+
+
+@dataclass(repr=False)
+class Visit(Report):
+    """The report on one Function, over all patterns with which it was examined.
+
+    full_name: with its module
+    defined:   (file, line) of its backward, or None
+    first:     what ran when it was applied first: a test, if pytest runs
+    calls:     how often it was applied
+    left:      how many calls were not examined, by reason
+    patterns:  how many of its patterns were examined
+    called, given: where the call stands of which the worst was found, and what it was given
+    judged:    of each input, the `Judged` of that pattern of which the least was judged
+    """
+
+    full_name: str = ""
+    defined: tuple | None = None
+    first: str = ""
+    calls: int = 0
+    left: Counter = field(default_factory=Counter)
+    patterns: int = 0
+    called: str = ""
+    given: str = ""
+
+    def counts(self):
+        """How much of it was examined."""
+        parts = [number(self.calls, CALLS), number(self.patterns, PATTERNS)]
+        for why, n in self.left.items():
+            left = _("{calls} left out ({why})")
+            parts.append(left.format(calls=number(n, CALLS), why=why))
+        return listed(parts)
+
+    def add(self, other):
+        """Count in another Function of which the same is said."""
+        self.calls, self.patterns = (
+            self.calls + other.calls,
+            self.patterns + other.patterns,
+        )
+        self.left += other.left
+        self.judged = least(self.judged + other.judged)
+
+    @property
+    def missed(self):
+        """Why not all of it was examined that could have been, or ""."""
+        harmless = _(NO_GRADIENT) if self.examined else None
+        inputs = [f"`{one.input}`: {one.why or _(PREVENTED)}" for one in self.unjudged]
+        return listed([*(why for why in self.left if why != harmless), *inputs])
+
+    @property
+    def unjudged(self):
+        """What was judged nowhere, of inputs that are neither constants nor accused."""
+        known = {f.input for f in self.serious}
+        known |= {one.input for one in self.judged if one.points or one.meant}
+        return [one for one in self.judged if one.input not in known]
+
+    @property
+    def serious(self):
+        """Errors and warnings. Notes are left out: a float32 program has many."""
+        return [finding for finding in self.findings if finding.severity != "note"]
+
+    def __repr__(self):
+        head = Report(self.name, self.serious).headline()
+        if not self.examined:
+            head = _("{name}: {found}").format(name=self.name, found=_("not examined"))
+        about = [self.counts(), *what_was(self.unjudged)]
+        if self.first:
+            about.insert(1, _("first in {test}").format(test=self.first))
+        if self.called:
+            about.append(_("called {place}").format(place=self.called))
+        if self.given:
+            about.append(_("given {these}").format(these=self.given))
+        lines = [line for one in about for line in wrapped(one, "  ", "    ")]
+        lines += [line for finding in self.serious for line in shown(finding)]
+        return "\n".join([head, *lines])
+
+    def as_dict(self, jacobians=False):
+        names = "full_name", "defined", "first", "calls", "left", "patterns"
+        own = {name: getattr(self, name) for name in (*names, "called", "given")}
+        return super().as_dict(jacobians) | own
+
+
+def least(judged):
+    """Of each input, that `Judged` of which the least was judged."""
+    found = {}
+    for one in judged:
+        before = found.setdefault(one.input, one)
+        pair = one, before
+        found[one.input] = min(pair, key=lambda j: (j.points > 0, j.points, j.order))
+    return list(found.values())
+
+
+class Found:
+    """What the rounds found: `visits`, a `Visit` for each Function, those with errors first.
+
+    skipped: the names of those that were left out as `skip` says
+    unmatched: names in `skip` and `faithful` that match no Function that was applied
+    """
+
+    def __init__(self):
+        self.visits, self.skipped, self.unmatched, self.ended = [], set(), [], False
+
+    @property
+    def ok(self):
+        return all(visit.ok for visit in self.visits)
+
+    @property
+    def summary(self):
+        """What was found, in one line."""
+        if not self.ended:
+            return _("Rounds: still under way")
+        wrong = sum(not visit.ok for visit in self.visits)
+        warned = sum(visit.ok and bool(visit.serious) for visit in self.visits)
+        missed = sum(bool(visit.missed) for visit in self.visits)
+        counts = [number(len(self.visits), FUNCTIONS)]
+        counts.append(_("{n} wrong").format(n=wrong or _("none")))
+        if warned:
+            counts.append(_("{n} warned of").format(n=warned))
+        if missed:
+            counts.append(_("{n} not judged or not all of it").format(n=missed))
+        return _("Rounds: {counts}").format(counts=listed(counts))
+
+    def __repr__(self):
+        strange = _("no Function is called {name}")
+        lines = [self.summary, *(strange.format(name=name) for name in self.unmatched)]
+        return "\n".join([*lines, *map(str, self.visits)])
+
+    def to_json(self, jacobians=False):
+        """What was found of each Function, as README.md describes it."""
+        functions = [visit.as_dict(jacobians) for visit in self.visits]
+        return json.dumps({"version": SCHEMA, "ok": self.ok, "functions": functions})
+
+    def raise_if_wrong(self):
+        """Raise WrongGradientError if there is an error; otherwise return what was found."""
+        if not self.ok:
+            raise WrongGradientError(str(self))
+        return self

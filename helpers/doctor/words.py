@@ -1,0 +1,19 @@
+"""What is said, in the language of whoever reads it: English, unless `translate` is set."""
+
+translate = None  # or what makes of an English sentence, with its gaps, another one
+
+
+def _(sentence):
+    """This sentence in the language of the reader; its gaps are filled afterwards."""
+    return translate(sentence) if translate and sentence else sentence
+
+
+def N_(sentence):  # noqa: N802 (so gettext calls it)
+    """Marks a sentence of a table, which `_` translates when it is said."""
+    return sentence
+
+
+def listed(parts, between=N_(", "), last=None):
+    """The parts, one after the other; `last`, if given, stands before the last one."""
+    *before, end = [*map(str, parts)] or [""]
+    return _(last or between).join([_(between).join(before), end] if before else [end])

@@ -1,0 +1,476 @@
+"""What breaks the protocol of a Function: at once, later, or under a transform."""
+
+import numpy as np
+import torch
+from torch.autograd import Function
+from torch.utils.checkpoint import checkpoint
+
+from .case import (
+    Double,
+    Linear,
+    Square,
+    affine,
+    broken,
+    draw,
+    function,
+    healthy,
+    matrix,
+    pair,
+    slip,
+    vector,
+    wrong,
+)
+from .formulas import linear
+
+# --- what PyTorch or Python refuses ---------------------------------------------------
+
+
+def slip_of_square(name, new, *due):
+    """Another last line, or another way to save."""
+    old = "return grad_output * 2 * x" if new.startswith("return") else "(x,) ="
+    slip(name, Square, vector, {old: new}, *due)
+
+
+slip_of_square("NumberForGradient", "return 2.0", "gradient-type", "returned `float`")
+slip_of_square("ImaginaryGradient", "return 2j * grad_output", "complex-for-real")
+slip_of_square("MissingAttribute", "return grad_output * ctx.x", "attribute-missing")
+slip_of_square("Undefined", "return grad_output * two * x", "raised", "Backward raised")
+slip_of_square(
+    "WrongDevice", 'return torch.empty_like(x, device="meta")', "gradient-device"
+)
+slip(
+    "DeletesWhatItNeeds",
+    Double,
+    vector,
+    {
+        "return 2 * x": "ctx.factor = 2; return 2 * x",
+        "return 2 * grad": "two = ctx.factor; del ctx.factor; return two * grad",
+    },
+    "backward-only-once",
+)
+slip_of_square("UnpacksTooMuch", "x, y =", "saved-count")
+slip_of_square(
+    "AssertsContiguity",
+    "assert grad_output.is_contiguous(); (x,) =",
+    "grad-output-layout",
+)
+slip(
+    "SavesANumber",
+    Square,
+    vector,
+    {"save_for_backward(x)": "save_for_backward(x, 2)"},
+    "saved-no-tensor",
+)
+slip("NoBackward", Square, vector, {"backward(ctx": "backwards(ctx"}, "method-missing")
+slip(
+    "OneGradOutput",
+    Double,
+    vector,
+    {"return 2 * x": "return 2 * x, 3 * x"},
+    "backward-arguments",
+)
+slip(
+    "MissingTranspose",
+    Linear,
+    affine,
+    {"grad_output @ weight": "grad_output @ weight.t()"},
+    "shapes-do-not-fit",
+)
+wrong(
+    "GradientForIndex",
+    "gradient-for-index",
+    lambda: (*vector(), torch.tensor([0, 3])),
+    lambda x, index: x[index],
+    lambda g, x, index: (torch.zeros_like(x).index_add(0, index, g), index.double()),
+)
+
+
+@broken("not-static", vector)
+def called_as_in_2017(x):
+    return Square()(x)
+
+
+for code, fn in {
+    "dtype-mix": lambda x: x @ torch.ones(4, 2),  # float32
+    "layout": lambda x: x.t().view(-1),
+    "numpy-detour": lambda x: torch.from_numpy(x.numpy()),
+    "output-detached": lambda x: torch.from_numpy(np.exp(x.detach().numpy())),
+    "input-modified": lambda x: x.add_(1) * x,
+}.items():
+    broken(code, matrix, name=code)(fn)
+broken("nothing-to-examine", lambda: (torch.tensor([1, 2]),), name="integers")(
+    lambda x: 2 * x
+)
+
+
+@broken("raised", vector, "Forward raised", "`return torch.sinus(x)` (line ")
+def misspelt(x):
+    return torch.sinus(x)
+
+
+@broken("no-output", vector)
+def returns_nothing(x):
+    torch.sin(x)
+
+
+@broken("in-place-leaf", lambda: (vector()[0].requires_grad_(),))
+def adds_to_its_input(x):
+    x.add_(1)
+    return x * x
+
+
+# --- what forward leaves behind -------------------------------------------------------
+
+
+@broken(
+    "saved-modified",
+    vector,
+    "before forward returned, so the gradient of `x` is wrong",
+)
+class SavedThenChanged(Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.exp(x)
+        ctx.save_for_backward(y)
+        y += 1
+        return y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (y,) = ctx.saved_tensors
+        return grad_output * y
+
+
+wrong(
+    "ChangedByBackward",
+    "saved-modified",
+    vector,
+    lambda x: x * x,
+    lambda g, x: x.mul_(2 * g),
+    "by backward itself",
+)
+slip(
+    "NotMarkedDirty",
+    Double,
+    vector,
+    {"return 2 * x": "return x.mul_(2).clone()"},
+    "input-modified",
+)
+slip(
+    "DirtyAndCopied",
+    Double,
+    vector,
+    {"return 2 * x": "ctx.mark_dirty(x.mul_(2)); return x.clone()"},
+    "dirty-not-returned",
+)
+
+
+@broken("reference-cycle", vector, "`ctx.result` holds an output")
+class OutputOnCtx(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.result = torch.exp(x)
+        return ctx.result
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * ctx.result
+
+
+slip(
+    "InputOnCtx",
+    Square,
+    vector,
+    {"ctx.save_for_backward(x)": "ctx.x = x", "(x,) = ctx.saved_tensors": "x = ctx.x"},
+    "tensor-on-ctx",
+)
+
+
+@broken("double-backward-wrong", vector)
+class IntermediateOnCtx(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.slope = torch.cosh(x)
+        return torch.sinh(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * ctx.slope
+
+
+# --- a second time, or otherwise ------------------------------------------------------
+
+slip(
+    "SavesBfloat16",
+    Square,
+    lambda: draw((3, 4), dtype=torch.float32),
+    {"backward(x)": "backward(x.bfloat16())", "2 * x": "2 * x.float()"},
+    "double-backward-wrong",
+)
+slip(
+    "OnlyHere",
+    Square,
+    lambda: (torch.ones(6, dtype=torch.float64),),
+    {"ctx.save_for": "assert x.sum() == 6; ctx.save_for"},
+    "double-backward-missing",
+    "forward raises near the given point",
+)
+broken("double-backward-missing", pair, name="reentrant")(
+    lambda x, y: checkpoint(torch.mul, x, y, use_reentrant=True)
+)
+
+
+class Hooked(torch.nn.Linear):
+    """Right, but its hook takes a part of the gradient for a constant."""
+
+    def forward(self, x):
+        y = super().forward(x).sin()
+        y.register_hook(lambda g: g.detach() + 0 * g)
+        return y
+
+
+broken("double-backward-wrong", lambda: draw((4, 3)))(Hooked(3, 2).double())
+wrong(
+    "NeverAsks",
+    "needs-input-grad-ignored",
+    affine,
+    linear,
+    lambda g, input, weight, bias: (g @ weight, g.t() @ input, g.sum(0)),
+    "computes that of `weight` and `bias`",
+)
+
+
+@broken("none-not-handled", vector)
+class UnhandledNone(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return 2 * x, 3 * x
+
+    @staticmethod
+    def backward(ctx, grad_double, grad_triple):
+        return 2 * grad_double + 3 * grad_triple
+
+
+@broken("grad-output-layout", matrix)
+class ReadsMemory(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        flat = torch.empty(0, dtype=x.dtype).set_(grad_output.untyped_storage())
+        flat = torch.cat([flat, flat.new_zeros(x.numel())])[: x.numel()]
+        return flat.reshape(x.shape) * 2 * x
+
+
+@broken("grad-output-modified", vector)
+class ChangesGradOutput(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output.mul_(2 * x)
+
+
+@broken("grad-output-modified", matrix)
+def a_skip_connection(x):
+    h = x.tanh()
+    return ChangesGradOutput.apply(h) + h
+
+
+# --- what calls share -----------------------------------------------------------------
+
+
+@broken("state-between-calls", vector)
+class SavesOnTheClass(Function):
+    saved = None
+
+    @staticmethod
+    def forward(ctx, x):
+        SavesOnTheClass.saved = x
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * 2 * SavesOnTheClass.saved
+
+
+class WithoutOutliers(torch.nn.Module):
+    """The mask is that of the first batch of this shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.masks = {}
+
+    def forward(self, x):
+        mask = x.abs() < 1.2 * x.std()
+        return MASKED.apply(x, mask, self.masks.setdefault(x.shape, mask))
+
+
+MASKED = function(lambda x, mask, kept: x * mask, lambda g, x, mask, kept: g * kept)
+broken("state-between-calls", lambda: draw((6, 5)))(WithoutOutliers())
+KEPT = {}
+broken(
+    "forward-not-deterministic",
+    lambda: draw((3, 4)),
+    "after a call with another input",
+    name="a cache",
+)(lambda x: x * KEPT.setdefault(x.shape, x.detach().sigmoid()))
+
+
+@broken("forward-not-deterministic", vector)
+class CountsItsCalls(Function):
+    calls = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        CountsItsCalls.calls += 1
+        return x * CountsItsCalls.calls
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * CountsItsCalls.calls
+
+
+@broken(
+    "backward-not-deterministic", lambda: draw((40,)), "because it draws random numbers"
+)
+class DrawsTwice(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * (torch.rand_like(x) > 0.5)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * (torch.rand_like(grad_output) > 0.5)
+
+
+# --- a jvp, and a rule for vmap -------------------------------------------------------
+
+
+@healthy(vector)
+class Cube(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * 3 * x**2
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        (x,) = ctx.saved_tensors
+        return tangent * 3 * x**2
+
+
+slip("ThirdOfATangent", Cube, vector, {"tangent * 3": "tangent"}, "jvp-wrong")
+slip(
+    "NothingSavedForForward",
+    Cube,
+    vector,
+    {"        ctx.save_for_forward(*inputs)\n": ""},
+    "jvp-fails",
+)
+slip(
+    "SavesOther",  # a generated rule wants the same tensors saved for both modes
+    Cube,
+    matrix,
+    {
+        "forward(*inputs)": "forward(*inputs, output)",
+        "(x,) = ctx.saved_tensors\n        return tangent": "x, _ = ctx.saved_tensors\n"
+        "        return tangent",
+    },
+    "vmap-fails",
+    "save_for_forward",
+)
+
+
+@broken("jvp-wrong", vector, "does not change with that of `x`")
+class ForgottenTangent(Cube):
+    @staticmethod
+    def jvp(ctx, tangent):
+        (x,) = ctx.saved_tensors
+        return 3 * x**2
+
+
+@healthy(pair)
+class Axpy(Function):
+    """2x + y, where None arrives for what does not move."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.set_materialize_grads(False)
+        return 2 * x + y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return None if grad_output is None else 2 * grad_output, grad_output
+
+    @staticmethod
+    def jvp(ctx, x, y):
+        if x is None or y is None:
+            return y if x is None else 2 * x
+        return 2 * x + y
+
+
+slip(
+    "OneTangentOfTwo",  # right for each input, wrong for both
+    Axpy,
+    pair,
+    {"if x is None or y is None": "if True"},
+    "jvp-wrong",
+)
+
+
+@healthy(pair)
+class Hadamard(Function):
+    @staticmethod
+    def forward(x, y):
+        return x * y
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, y = ctx.saved_tensors
+        return grad_output * y, grad_output * x
+
+    @classmethod
+    def vmap(cls, info, in_dims, *tensors):
+        pairs = zip(tensors, in_dims, strict=True)
+        tensors = [t if d is None else t.movedim(d, 0) for t, d in pairs]
+        return cls.apply(*(t.expand(info.batch_size, 3, 4) for t in tensors)), 0
+
+
+@broken("vmap-wrong", pair)
+class ZeroTakenForNone(Hadamard):
+    @staticmethod
+    def vmap(info, in_dims, x, y):
+        x_dim, y_dim = in_dims
+        x = x.movedim(x_dim, -1) if x_dim else x.unsqueeze(-1)
+        y = y.movedim(y_dim, -1) if y_dim else y.unsqueeze(-1)
+        x, y = torch.broadcast_tensors(x, y)
+        return Hadamard.apply(x, y).movedim(-1, 0), 0
+
+
+slip("NoneForgotten", Hadamard, pair, {"t if d is None else ": ""}, "vmap-fails")
+slip("BatchElsewhere", Hadamard, pair, {"tensors)), 0": "tensors)), -1"}, "vmap-wrong")
+slip("DetachedByTheRule", Hadamard, pair, {"t.movedim": "t.data.movedim"}, "vmap-wrong")
+
+
+@healthy(pair)
+class RefusesABatch(Hadamard):
+    @classmethod
+    def vmap(cls, info, in_dims, x, y):
+        if in_dims[1] is not None:
+            raise NotImplementedError("y has no batch")
+        return super().vmap(info, in_dims, x, y)

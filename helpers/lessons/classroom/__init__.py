@@ -1,0 +1,1 @@
+"""Notebooks that were handed in, run and read; a trial of exercises of your own."""

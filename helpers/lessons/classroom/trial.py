@@ -1,0 +1,75 @@
+"""What an exercise of your own says of its reference, its stub and its wrong
+attempts.
+"""
+
+import importlib.util
+import sys
+
+from helpers.lessons.classroom.handed_in import first_line
+from helpers.lessons.exercise import NOT_ATTEMPTED, RIGHT, WRONG, Exercise
+from helpers.lessons.language import _
+
+
+def try_exercises(path):
+    """Prints what is said of each attempt at the exercises in the module at `path`.
+
+    Returns what is wrong with the module or with an exercise, a sentence, or None.
+    """
+    try:
+        module = _imported(path)
+    except Exception as error:
+        said = _("{path} could not be imported: {error}")
+        return said.format(path=path, error=_named(error))
+    found = [value for value in vars(module).values() if isinstance(value, Exercise)]
+    if not found:
+        return _("{path} holds no Exercise").format(path=path)
+    unexpected = 0
+    for exercise in found:
+        print(f"{exercise.number} {exercise.name}")
+        for what, edits, expected, words in _attempts(exercise):
+            said, as_expected = _told(exercise, what, edits, expected, words)
+            print(said)
+            unexpected += not as_expected
+    return _("{count} not as expected").format(count=unexpected) if unexpected else None
+
+
+def _imported(path):
+    """The module, which may import what lies beside it."""
+    sys.path.insert(0, str(path.resolve().parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None:
+        raise ImportError("a module is a file that ends in .py")
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _attempts(exercise):
+    """(what, edits of the reference or None for the stub, expected mark, words due)"""
+    yield _("the reference"), {}, RIGHT, ""
+    yield _("the stub"), None, NOT_ATTEMPTED, ""
+    for count, (edits, words) in enumerate(exercise.wrong, 1):
+        yield _("wrong attempt {count}").format(count=count), edits, WRONG, words
+
+
+def _told(exercise, what, edits, expected, words):
+    """What is said of an attempt, and whether it is as expected."""
+    try:
+        source = exercise.cell if edits is None else exercise.edited(edits)
+        attempt = exercise.made_of(source) if edits != {} else exercise.reference
+    except Exception as error:  # an old text does not occur, a new one is no Python
+        said = _("  {what} cannot be made: {error}")
+        return said.format(what=what, error=_named(error)), False
+    verdict = exercise.judge(attempt)
+    gaps = {"what": what, "mark": verdict.mark, "message": verdict.message}
+    if verdict.mark != expected:
+        said = _("  {what}: {mark} {message} (expected {expected})")
+        return said.format(**gaps, expected=expected), False
+    if words not in verdict.message:
+        said = _("  {what}: {mark} {message} (expected the words {words!r})")
+        return said.format(**gaps, words=words), False
+    return _("  {what}: {mark} {message}").format(**gaps), True
+
+
+def _named(error):
+    return f"{type(error).__name__}: {first_line(error)}"

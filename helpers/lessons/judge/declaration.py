@@ -1,0 +1,97 @@
+"""Whether an `Exercise` was declared as it should be: what its author must hear at
+once.
+
+A slip that passed would be said to a learner, as if the answer were wrong.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from helpers.lessons.judge.variations import Inputs
+
+FOLDER = Path(__file__).parents[1] / "exercises"
+
+
+def check_declaration(exercise):
+    """Raises TypeError or ValueError with the field, what arrived and what was
+    expected.
+    """
+    for name in ("number", "name", "success", "explanation"):
+        value = getattr(exercise, name)
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be a string, got {value!r}")
+    _check_number(exercise.number)
+    for name, kind, of in (("hints", str, "strings"), ("inputs", Inputs, "Inputs")):
+        _check_all(
+            name, getattr(exercise, name), lambda v, kind=kind: isinstance(v, kind), of
+        )
+    for name in ("kind", "properties"):
+        _check_all(name, getattr(exercise, name), callable, "functions")
+    if not exercise.hints:
+        raise ValueError("hints must hold one hint or more, got none")
+    if exercise.order not in (1, 2):
+        raise ValueError(f"order must be 1 or 2, got {exercise.order!r}")
+    for name in ("like", "called"):
+        value = getattr(exercise, name)
+        if value is not None and not callable(value):
+            raise TypeError(f"{name} must be a function, got {value!r}")
+    if exercise.inputs and exercise.like is None:
+        raise ValueError(
+            "like must be given where there are inputs: what is the answer like?"
+        )
+    _check_edits(exercise)
+
+
+def _check_number(number):
+    if not number.strip() or re.search(r"[\s,]", number):
+        raise ValueError(
+            f'number must be a word such as "A.1", without a comma, got {number!r}'
+        )
+    chapter = re.fullmatch(r"(\d+)\.\d+", number)
+    taken = chapter and FOLDER / f"chapter_{int(chapter[1]):02}.py"
+    if taken and taken.exists() and not _is_of_the_course():
+        raise ValueError(
+            f"number must not be one of chapter {int(chapter[1]):02}, "
+            "which are the course's, "
+            f'got {number!r}; a number such as "A.1" is yours'
+        )
+
+
+def _is_of_the_course():
+    """Does a module of the course's exercises make the Exercise?"""
+    frame = sys._getframe(1)
+    while frame:
+        if frame.f_globals.get("__name__", "").startswith("helpers.lessons.exercises."):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _check_all(name, values, fits, of):
+    if not isinstance(values, (tuple, list)):
+        raise TypeError(
+            f"{name} must be a tuple of {of}, got {values!r}; one alone needs a comma"
+        )
+    for value in values:
+        if not fits(value):
+            raise TypeError(f"{name} must hold {of}, got {value!r}")
+
+
+def _check_edits(exercise):
+    if not (isinstance(exercise.stub, str) or _are_edits(exercise.stub)):
+        raise TypeError(
+            f"stub must be a string, or edits {{old: new}}, got {exercise.stub!r}"
+        )
+    _check_all("wrong", exercise.wrong, _is_wrong_attempt, "pairs ({old: new}, words)")
+
+
+def _are_edits(value):
+    """Strings that replace strings, at least one?"""
+    strings = isinstance(value, dict) and [*value, *value.values()]
+    return bool(strings) and all(isinstance(text, str) for text in strings)
+
+
+def _is_wrong_attempt(value):
+    pair = isinstance(value, (tuple, list)) and len(value) == 2
+    return pair and _are_edits(value[0]) and isinstance(value[1], str)

@@ -1,0 +1,85 @@
+"""What the tests of the doctor share: a right Function, wrong ones, and rounds over them."""
+
+import torch
+from torch.autograd import Function
+
+from helpers.doctor import rounds
+
+
+def ones(*shape):
+    return torch.ones(shape, dtype=torch.float64)
+
+
+def leaf(*shape):
+    numbers = torch.linspace(0.5, 1.5, torch.Size(shape).numel())
+    return numbers.reshape(shape).requires_grad_()
+
+
+def drawn(*shapes, dtype=torch.float64):
+    """Random tensors, the same ones at every call."""
+    generator = torch.Generator().manual_seed(7)
+    return tuple(torch.randn(s, generator=generator, dtype=dtype) for s in shapes)
+
+
+def errors(report):
+    return [finding for finding in report.findings if finding.severity == "error"]
+
+
+def codes(report):
+    """Of the errors and warnings."""
+    return [finding.code for finding in report.findings if finding.severity != "note"]
+
+
+def visits(do, **options):
+    """{name: the visit} of rounds over do()."""
+    with rounds(**options) as found:
+        do()
+    return {visit.name: visit for visit in found.visits}
+
+
+class Square(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return 2 * grad_output * x
+
+
+class Half(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * x
+
+
+def that(do):
+    """A right Function whose backward does this, too."""
+
+    class Does(Square):
+        @staticmethod
+        def backward(ctx, grad_output):
+            do()
+            return Square.backward(ctx, grad_output)
+
+    return Does
+
+
+class LookUp(Function):
+    """Wrong where an index is repeated."""
+
+    @staticmethod
+    def forward(ctx, table, index):
+        ctx.save_for_backward(index)
+        ctx.rows = len(table)
+        return table[index]
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (index,) = ctx.saved_tensors
+        grad = grad_output.new_zeros(ctx.rows, *grad_output.shape[1:])
+        grad[index] = grad_output
+        return grad, None

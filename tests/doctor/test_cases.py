@@ -1,0 +1,99 @@
+"""The doctor against the cases: what it says of whom, and which line it names."""
+
+import ast
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helpers.doctor import examine
+from helpers.doctor.report import TEXTS
+from helpers.lessons.cases import BROKEN, HEALTHY, layers
+from helpers.lessons.judge.source import made_of, source_of
+from tests.doctor.common import errors
+
+ALL = [pytest.param(c, id=f"{c.code or 'right'}: {c.name}") for c in BROKEN + HEALTHY]
+SLIPS = [pytest.param(c, id=c.name) for c in BROKEN if " -> " in c.name and c.line]
+NOT_FOR_GRADCHECK = {
+    "double-backward-wrong",
+    "few-digits",
+    "needs-input-grad-wrong",
+    "not-linear",
+}
+
+
+def serious(report):
+    """The errors, or the warnings where there is none."""
+    return errors(report) or [f for f in report.findings if f.severity == "warning"]
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_what_is_said(case):
+    report = case.examine(lines=case.line is not None)
+    found = serious(report)
+    codes = list(dict.fromkeys(finding.code for finding in found))
+    due = f"due is {case.codes or 'nothing'}: is its row above others that fit?"
+    assert codes == case.codes.split(), f"{due}\n{report}"
+    notes = [finding.code for finding in report.findings if finding.severity == "note"]
+    assert case.note is None or case.note in notes, str(report)
+    text = " ".join(str(report).split())
+    assert all(words in text for words in case.says), text
+    assert not any(words in text for words in case.never), text
+    if case.line is not None:
+        assert found[0].change and case.line in found[0].change, text
+
+
+def test_every_code_has_a_case_and_every_case_a_code():
+    # What ends a process, and what has no seconds left, is no case.
+    differ = {case.code for case in BROKEN + HEALTHY if case.code} ^ set(TEXTS)
+    differ -= {"crashed", "stopped-looking"}
+    assert not differ, f"write a case, or a cause, for {differ}"
+    assert len({case.name for case in BROKEN}) == len(BROKEN)
+
+
+class Change(ast.NodeTransformer):
+    """What the doctor says, done in the source."""
+
+    def __init__(self, found):
+        self.line, self.done = found.line, 0
+        self.old = ast.unparse(ast.parse(found.old).body[0])
+        self.new = ast.parse(found.new).body[0]
+
+    def generic_visit(self, node):
+        here = getattr(node, "lineno", None) == self.line
+        if here and ast.unparse(node) == self.old:
+            self.done += 1
+            return self.new.value if isinstance(node, ast.expr) else self.new
+        return super().generic_visit(node)
+
+
+@pytest.mark.parametrize("case", SLIPS)
+def test_what_is_said_to_stand_there_makes_the_gradient_right(case):
+    if case.code not in NOT_FOR_GRADCHECK:
+        assert case.gradcheck()
+    tree, done = ast.parse(source_of(case.fn)), set()
+    for found in errors(case.examine()):
+        if not found.old:
+            return  # a change of another kind, such as an order of lines
+        if (found.line, found.old) not in done:
+            done.add((found.line, found.old))
+            change = Change(found)
+            tree = change.visit(tree)
+            assert change.done == 1, str(found)
+    source = ast.unparse(ast.fix_missing_locations(tree))
+    cured = replace(case, fn=made_of(source, vars(layers), case.fn.__name__))
+    assert cured.gradcheck() is None
+
+
+ONLY_ON_A_CPU = {"numpy-detour", "output-detached", "ReadsMemory", "OneOfMany"}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("case", BROKEN)
+def test_the_same_is_found_on_cuda(case):
+    if case.name in ONLY_ON_A_CPU:
+        pytest.skip("made for a CPU")
+    fn = case.fn.cuda() if isinstance(case.fn, torch.nn.Module) else case.fn
+    inputs = (v.cuda() if isinstance(v, torch.Tensor) else v for v in case.inputs())
+    report = examine(fn, *inputs, lines=False, **case.options)
+    assert report.findings[0].code == case.code, str(report)
