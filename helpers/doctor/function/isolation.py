@@ -11,7 +11,7 @@ import warnings
 import torch
 from torch.overrides import TorchFunctionMode
 
-# --- what a call raises ---------------------------------------------------------------------
+# --- what a call raises ---------------------------------------------------------------
 
 HANDLERS = set()  # the code of the caller's signal handlers
 
@@ -25,7 +25,8 @@ class CallError(Exception):
 
 @contextlib.contextmanager
 def phase(name):
-    """What is raised inside becomes a CallError, unless a caller's time limit raised it."""
+    """What is raised inside becomes a CallError, unless a caller's time limit raised
+    it."""
     try:
         yield
     except Exception as error:
@@ -53,7 +54,7 @@ def of_a_signal(error):
     )
 
 
-# --- random numbers: seeded, and noticed where they are drawn --------------------------------
+# --- random numbers: seeded, and noticed where they are drawn -------------------------
 
 PYTHONS = random.seed.__self__
 
@@ -75,7 +76,8 @@ def reseed(seed):
 
 
 def draws():
-    """Has the run that has just ended drawn random numbers? (Each starts from one seed.)"""
+    """Has the run that has just ended drawn random numbers? (Each starts from one
+    seed.)"""
     after = [generator.get_state() for generator in generators()]
     reseed(0)
     before = [generator.get_state() for generator in generators()]
@@ -83,7 +85,8 @@ def draws():
 
 
 class OwnGenerators(TorchFunctionMode):
-    """Notes whether random numbers are drawn from generators that are not PyTorch's default."""
+    """Notes whether random numbers are drawn from generators that are not PyTorch's
+    default."""
 
     used = False
 
@@ -92,7 +95,7 @@ class OwnGenerators(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-# --- the random state and global settings stay as they are ------------------------------------
+# --- the random state and global settings stay as they are ----------------------------
 
 
 @contextlib.contextmanager

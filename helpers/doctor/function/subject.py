@@ -36,12 +36,13 @@ SLOW = 50  # calls a second, or fewer
 SIZES = 4  # that are made smaller, at most
 
 
-# --- one forward pass, and its graph --------------------------------------------------------------
+# --- one forward pass, and its graph --------------------------------------------------
 
 
 @dataclasses.dataclass
 class Run:
-    """One forward pass: outputs that are floating-point or complex, and what went into it."""
+    """One forward pass: outputs that are floating-point or complex, and what went into
+    it."""
 
     names: list
     outputs: list
@@ -56,15 +57,18 @@ class Run:
 
     @functools.cached_property
     def outside(self):
-        """Other tensors to whose `.grad` backward adds: those that a closure holds, say."""
+        """Other tensors to whose `.grad` backward adds: those that a closure holds,
+        say."""
         own = {id(leaf) for leaf in self.leaves}
         ends = [n for n in graph(self.outputs) if type(n).__name__ == "AccumulateGrad"]
         return [node.variable for node in ends if id(node.variable) not in own]
 
     def grads(self, outputs, vs, **options):
-        """What backward leaves in the `.grad` of the leaves; that of other tensors stays.
+        """What backward leaves in the `.grad` of the leaves; that of other tensors
+        stays.
 
-        Not torch.autograd.grad, which some Functions refuse, and which misses what they add.
+        Not torch.autograd.grad, which some Functions refuse, and which misses what they
+        add.
         """
         kept = [(t, t.grad) for t in self.outside]
         for tensor in (*self.leaves, *self.outside):
@@ -116,7 +120,7 @@ def own_grads():
         yield written
 
 
-# --- the function ---------------------------------------------------------------------------------
+# --- the function ---------------------------------------------------------------------
 
 
 class Scope(torch.nn.Module):
@@ -131,19 +135,23 @@ class Scope(torch.nn.Module):
 
 
 class Subject:
-    """The examined function, callable with other values for the inputs that are differentiated.
+    """The examined function, callable with other values for the inputs that are
+    differentiated.
 
-    fn, cls, scope: a copy of what was given; the Function, if it is one; around the module
+    fn, cls, scope: a copy of what was given; the Function, if it is one; around the
+        module
     arguments: {name: what was given}; split: how many of them are positional
-    names, original, tensors: of all tensors in these, and of the module's state: as given, and in
-              the dtype of the examination; of a sparse tensor, its values
+    names, original, tensors: of all tensors in these, and of the module's state: as
+              given, and in the dtype of the examination; of a sparse tensor, its values
     sparse:   {number: tensor} of those that are sparse
     examined: which of them are differentiated, by number
-    frozen:   which could be, but were given as constants beside others that require a gradient
+    frozen:   which could be, but were given as constants beside others that require a
+              gradient
     inputs, values: the names and values of these
     leaves:   the names of the leaves that required a gradient when they were given
     state:    the names of a module's parameters and buffers
-    lower:    the dtype that was given, if it is below float64, and float64 is examined instead
+    lower:    the dtype that was given, if it is below float64, and float64 is examined
+              instead
     eps:      that of the values as they are
     """
 
@@ -209,7 +217,8 @@ class Subject:
         self.leaves = {name for name, t in slots if t.requires_grad and t.is_leaf}
         self.sparse = {k: t.detach() for k, (_, t) in enumerate(slots) if is_sparse(t)}
         self.original = [values_of(t.detach()) for _, t in slots]
-        self.unjudged = {}  # {name: why its gradient is not examined, a code of NOT_JUDGED}
+        # {name: why its gradient is not examined, a code of NOT_JUDGED}
+        self.unjudged = {}
         self.dtype = None  # of the examination; None is as given
         self.choose([k for k, wanted in enumerate(examined) if wanted])
         low = [
@@ -218,7 +227,8 @@ class Subject:
         self.lower = low[0] if low else None
 
     def argument_names(self, count):
-        """The names of the first `count` positional arguments: `x`, `args[0]`, or `input 0`."""
+        """The names of the first `count` positional arguments: `x`, `args[0]`, or
+        `input 0`."""
         target = self.cls.forward if self.cls else getattr(self.fn, "forward", self.fn)
         try:
             parameters = list(inspect.signature(target).parameters.values())
@@ -234,7 +244,7 @@ class Subject:
         ]
         return names + [rest[0].format(k) for k in range(count - len(names))]
 
-    # --- what is known of it ----------------------------------------------------------------------
+    # --- what is known of it ----------------------------------------------------------
 
     calls_a_second = functools.cached_property(calls_a_second)
 
@@ -245,7 +255,8 @@ class Subject:
 
     @functools.cached_property
     def numbers(self):
-        """{in words: value} of the numbers that it was given, and of floats in modules and ctx."""
+        """{in words: value} of the numbers that it was given, and of floats in modules
+        and ctx."""
         held = [("", self.arguments)]
         for name, module in self.scope.module.named_modules() if self.is_module else ():
             held.append((f"{name}." if name else "", vars(module)))
@@ -272,7 +283,7 @@ class Subject:
         """Do the Functions that it applies nothing but compute?"""
         return only_compute(self.functions)
 
-    # --- its calls --------------------------------------------------------------------------------
+    # --- its calls --------------------------------------------------------------------
 
     def choose(self, examined):
         """Differentiate with respect to the tensors of these numbers."""
@@ -280,7 +291,8 @@ class Subject:
         self.use(self.dtype)
 
     def use(self, dtype):
-        """Work in `dtype` (and the complex type that belongs to it), or as given if None."""
+        """Work in `dtype` (and the complex type that belongs to it), or as given if
+        None."""
         self.dtype = dtype
         self.tensors = [
             t.to(dtype.to_complex() if t.is_complex() else dtype)
@@ -292,7 +304,8 @@ class Subject:
         self.eps = max((torch.finfo(v.dtype).eps for v in self.values), default=0.0)
 
     def call(self, tensors):
-        """What the function returns for these tensors instead of those that it was given."""
+        """What the function returns for these tensors instead of those that it was
+        given."""
         self.calls += 1
         supply = iter(tensors)
         values = [
@@ -305,7 +318,8 @@ class Subject:
         return self.within(list(supply), lambda: self.fn(*args, **kwargs))
 
     def within(self, state, do):
-        """do(), with these tensors as the state of the module, which backward may ask for, too."""
+        """do(), with these tensors as the state of the module, which backward may ask
+        for, too."""
         if not self.is_module:
             return do()
         state = {f"module.{name}": t for name, t in zip(self.state, state, strict=True)}
@@ -373,7 +387,8 @@ class Subject:
         return [as_vector(t) for t in self.run(values, needs=self.records).outputs]
 
     def backward(self, run, vs, retain=False, create=False, seed=1):
-        """Gradients of sum(v · output), one for each examined input; None where there is none."""
+        """Gradients of sum(v · output), one for each examined input; None where there
+        is none."""
         pairs = [(o, v) for o, v in zip(run.outputs, vs, strict=True) if v is not None]
         pairs = [(o, v) for o, v in pairs if o.requires_grad]
         if not pairs or not any(leaf.requires_grad for leaf in run.leaves):
@@ -404,11 +419,12 @@ class Subject:
         return self.backward(self.run(values), vs)
 
 
-# --- the same with other arguments ----------------------------------------------------------------
+# --- the same with other arguments ----------------------------------------------------
 
 
 def with_other_arguments(subject):
-    """Yields the subject with another value of each number that it was given; `what` says which.
+    """Yields the subject with another value of each number that it was given; `what`
+    says which.
 
     Of whole numbers only where the code does nothing but compute.
     """
@@ -423,7 +439,8 @@ def with_other_arguments(subject):
 
 
 def of_sizes(subject, few):
-    """The subject with the first elements of each tensor, if forward takes them; or None.
+    """The subject with the first elements of each tensor, if forward takes them; or
+    None.
 
     few: {size: smaller size}. The state of a module stays as it is.
     """
@@ -445,7 +462,8 @@ def of_sizes(subject, few):
 
 
 def smaller(subject):
-    """Yields the subject for inputs of about half as many rows, or columns; of a few sizes.
+    """Yields the subject for inputs of about half as many rows, or columns; of a few
+    sizes.
 
     An even size stays even, as forward may need pairs.
     """

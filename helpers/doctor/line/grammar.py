@@ -1,8 +1,9 @@
 """The grammar: what may have been written instead of what stands in a source.
 
-A row matches kinds of nodes and gives texts to stand in their place. Rows come in the order in
-which their edits are tried and told, the simplest first. To add one: a row in EXPRESSIONS, as
-templates or as a function of the site, and one line in the table of the tests.
+A row matches kinds of nodes and gives texts to stand in their place. Rows come in the
+order in which their edits are tried and told, the simplest first. To add one: a row in
+EXPRESSIONS, as templates or as a function of the site, and one line in the table of the
+tests.
 """
 
 import ast
@@ -97,7 +98,8 @@ DIMS = 0, -1, 1
 
 
 class Row(NamedTuple):
-    """what: in words; kinds: of nodes; news: templates, or site -> texts or tuples of puts."""
+    """what: in words; kinds: of nodes; news: templates, or site -> texts or tuples of
+    puts."""
 
     what: str
     kinds: tuple
@@ -116,7 +118,8 @@ class Site:
         return self.filled(row.news)
 
     def filled(self, templates):
-        """The texts of templates, for each dimension and each tensor at hand, if asked."""
+        """The texts of templates, for each dimension and each tensor at hand, if
+        asked."""
         names = [n for n, v in self.hand.items() if kind_of(v) == "number"]
         for t in templates:
             for name in names if "{hand}" in t else [""]:
@@ -312,7 +315,8 @@ def edits_of(code, hands, rows=EXPRESSIONS):
 
 
 def operands(code, hand):
-    """Texts by which something may be multiplied, or which may be added: names first."""
+    """Texts by which something may be multiplied, or which may be added: names
+    first."""
     kinds, scope = ("number", "int", "float", "index"), code.fn.__globals__
     known = {*hand, "torch", "math", *(n for n, v in scope.items() if callable(v))}
     found = dict.fromkeys(
@@ -331,7 +335,7 @@ def operands(code, hand):
     return [*list(found)[:MOST], *forms[:MOST]]
 
 
-# --- statements -----------------------------------------------------------------------------------
+# --- statements -----------------------------------------------------------------------
 
 ASSIGNED = {
     "=": ("+=",),
@@ -389,7 +393,7 @@ def of_a_line(line):
             yield line, "pass"
 
 
-# --- what leaves autograd -------------------------------------------------------------------------
+# --- what leaves autograd -------------------------------------------------------------
 
 
 def kept_in_autograd(site):

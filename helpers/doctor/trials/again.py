@@ -1,7 +1,8 @@
-"""The same gradient once more with one thing changed, and compared with that of the first backward.
+"""The same gradient once more with one thing changed, and compared with that of the
+first backward.
 
-To add such a change: a trial that hands what it changed to `Examination.compare`, its row in the
-table of `__init__.py`, and a patient.
+To add such a change: a trial that hands what it changed to `Examination.compare`, its
+row in the table of `__init__.py`, and a patient.
 """
 
 import contextlib
@@ -34,7 +35,8 @@ LAYOUT = error(
 )
 NONE_NOT_HANDLED = error(
     "none-not-handled",
-    "Backward {fails} None, which arrives for an output that is not used, or when what follows passes no gradient on.",
+    "Backward {fails} None, which arrives for an output that is not used, or when "
+    "what follows passes no gradient on.",
     look="set_materialize_grads(False) demands an answer to None",
 )
 ONLY_ONCE = warning(
@@ -54,7 +56,7 @@ ONLY_ONE = error(
 )
 
 
-# --- once more, and in other calls ----------------------------------------------------------------
+# --- once more, and in other calls ----------------------------------------------------
 
 
 def second_time(exam, seed=1):
@@ -113,11 +115,12 @@ def repeated(exam):
             return
 
 
-# --- what backward is handed, and what is wanted of it --------------------------------------------
+# --- what backward is handed, and what is wanted of it --------------------------------
 
 
 def strided(v):
-    """The dimensions in another order in memory, and gaps, so that no .view is possible."""
+    """The dimensions in another order in memory, and gaps, so that no .view is
+    possible."""
     back = tuple(range(v.dim()))[::-1]
     turned = v.permute(back).contiguous()
     return torch.stack([turned, turned], -1)[..., 0].permute(back)
@@ -141,7 +144,8 @@ def layouts(exam):
 
 
 class Nothing(torch.autograd.Function):
-    """The identity, through which no gradient flows back: the node before it receives None."""
+    """The identity, through which no gradient flows back: the node before it receives
+    None."""
 
     @staticmethod
     def forward(ctx, output):
@@ -153,7 +157,8 @@ class Nothing(torch.autograd.Function):
 
 
 def unused_outputs(exam):
-    """None, and then each alone is used: the same as if zeros arrived for the others."""
+    """None, and then each alone is used: the same as if zeros arrived for the
+    others."""
     outputs = exam.run.outputs if has_own_nodes(exam) else ()
     several = len(outputs) > 1 and not exam.has("error")
     alone = [[k] for k, o in enumerate(outputs) if several and o.requires_grad]
@@ -176,7 +181,8 @@ def with_none(exam, used):
 
 
 def has_own_nodes(exam):
-    """Is a Function involved, or are all nodes PyTorch's own, which are right in these respects?"""
+    """Is a Function involved, or are all nodes PyTorch's own, which are right in these
+    respects?"""
     names = [name_of(node) for node in graph(exam.run.outputs)]
     return not all(
         re.search(r"Backward\d+$|AccumulateGrad$|CopySlices$", name) for name in names
@@ -184,7 +190,8 @@ def has_own_nodes(exam):
 
 
 def in_vain(exam, i, returned):
-    """Of the gradients that backward returned, those that are no step on the way to that of i."""
+    """Of the gradients that backward returned, those that are no step on the way to
+    that of i."""
     subject, x = exam.subject, exam.subject.inputs[i]
     run = subject.run(subject.values)
     with contextlib.suppress(CallError), exam.watched() as (_handed, recorded):
@@ -195,13 +202,15 @@ def in_vain(exam, i, returned):
 
 
 def one_input(exam):
-    """Each as the only one that requires a gradient: the same gradient, with less work."""
+    """Each as the only one that requires a gradient: the same gradient, with less
+    work."""
     if len(exam.subject.values) == 1 or not has_own_nodes(exam):
         return
     subject, ignored = exam.subject, []
 
     def alone(which):
-        """Its gradients, what backward returned, the operations, whether an output requires one."""
+        """Its gradients, what backward returned, the operations, whether an output
+        requires one."""
         run = subject.run(subject.values, which)
         with Work() as work, exam.watched() as (_handed, returned):
             grads = subject.backward(run, exam.vs)
@@ -219,7 +228,8 @@ def one_input(exam):
                 yield told(subject, raised, ONLY_ONE, x, severity=severity)
             return
         expected = [grad if j == i else None for j, grad in enumerate(exam.first.grads)]
-        # Where no output requires one, as of a reentrant checkpoint, PyTorch itself warns.
+        # Where no output requires one, as of a reentrant checkpoint, PyTorch itself
+        # warns.
         more = {"x": x, "severity": None if graded else "warning"}
         if not (yield from exam.compare(ONLY_ONE, lambda g=grads: g, expected, **more)):
             return

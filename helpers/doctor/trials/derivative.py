@@ -16,7 +16,7 @@ from ..function.isolation import CallError, forgiving
 from ..function.source import place_of, saving
 from ..function.subject import with_other_arguments
 from ..function.tensors import as_vector
-from ..measure.measurement import Measurement, Point, in_a_corner
+from ..measure.comparison import Comparison, Point, in_a_corner
 from ..measure.slopes import edges, is_large, screen
 from ..report import (
     DRAWN,
@@ -31,15 +31,17 @@ from ..report import (
 from ..words import N_, _, listed
 from .again import STATE_BETWEEN_CALLS, has_own_nodes
 from .forward import NOT_EXAMINED
-from .measured import Measured
+from .judgement import Judgement
 
 UNFAITHFUL = note(
     "unfaithful",
-    "The gradient of {x} is not the derivative of forward, which faithful=False accepts.",
+    "The gradient of {x} is not the derivative of forward, which faithful=False "
+    "accepts.",
 )
 ESTIMATOR = note(
     "estimator",
-    "Forward draws random numbers, and the gradient of {which} is not the derivative of what it "
+    "Forward draws random numbers, and the gradient of {which} is not the derivative "
+    "of what it "
     "draws. An estimator is right on average only, which is not examined.",
 )
 RAISES = N_("forward raises near the given point, so that there are no differences")
@@ -57,13 +59,14 @@ SHARP = (  # which say what to write
 )
 
 
-# A gradient that is wrong at a point, or may be; factors: of the v that show it; here: is it the
-# given point?
+# A gradient that is wrong at a point, or may be; factors: of the v that show it; here:
+# is it the given point?
 Suspected = namedtuple("Suspected", "point, factors, i, o, verdict, here")
 
 
 def derivative_of_forward(exam):
-    """Screen all gradients at up to three points, measure what is suspected, name what is wrong."""
+    """Screen all gradients at up to three points, measure what is suspected, name what
+    is wrong."""
     try:
         suspected, notes = screened(exam, points_of(exam))
     except CallError as raised:
@@ -76,9 +79,9 @@ def derivative_of_forward(exam):
             large = is_large(exam.subject.values)
             one.why = one.why or _(LARGE if large else NOT_NEARBY)
     yield from notes
-    measured = Measured(exam, suspected)
-    yield from measured.notes
-    wrong = measured.measurements()
+    judgement = Judgement(exam, suspected)
+    yield from judgement.notes
+    wrong = judgement.wrong_gradients()
     # What explains a gradient that is not zero may explain that another one is.
     # What somebody trains comes before what was given as a constant.
     frozen = {
@@ -113,7 +116,8 @@ def points_of(exam):
 
 
 def screened(exam, points, other=None):
-    """All that is `Suspected`, and notes about inputs of which differences prove nothing.
+    """All that is `Suspected`, and notes about inputs of which differences prove
+    nothing.
 
     other: a subject with other arguments, which is screened instead
     """
@@ -176,9 +180,11 @@ def count_judged(exam, verdicts):
 
 
 def judged_but_for_edges(judge, point, verdicts, doubts):
-    """Judge again while the elements at a kink or a jump, by which all may be moved, hold still.
+    """Judge again while the elements at a kink or a jump, by which all may be moved,
+    hold still.
 
-    Corrects the verdicts, of which these elements can no longer hide any; returns notes about them.
+    Corrects the verdicts, of which these elements can no longer hide any; returns notes
+    about them.
     """
     found = {i: edges(point, i) for i in doubts}
     still = {i: mask for i, (mask, _) in found.items()}
@@ -199,9 +205,11 @@ def judged(judge, symmetric=False):
 
 
 def is_estimator(exam, wrong, found):
-    """Does forward draw, and is the true gradient zero, or is what backward gives right on average?
+    """Does forward draw, and is the true gradient zero, or is what backward gives right
+    on average?
 
-    A name that says what is wrong, as of a mask that is drawn anew, is better than that.
+    A name that says what is wrong, as of a mask that is drawn anew, is better than
+    that.
     """
     if not exam.draws:
         return False
@@ -214,7 +222,8 @@ def is_estimator(exam, wrong, found):
 
 
 def right_on_average(m):
-    """Does the error of the gradient, along some directions, vanish in the mean over many seeds?"""
+    """Does the error of the gradient, along some directions, vanish in the mean over
+    many seeds?"""
     vs = torch.stack([as_vector(v) for v in m.vs])
     us, off = [m.point.dice.direction(m.x) for _ in range(DIRECTIONS)], []
 
@@ -237,7 +246,8 @@ def right_on_average(m):
 
 
 class Diagnosis:
-    """What a wrong gradient is called, before it is known through which outputs it is so.
+    """What a wrong gradient is called, before it is known through which outputs it is
+    so.
 
     words: further keyword arguments of the text
     """
@@ -294,9 +304,11 @@ def accepted(exam, ms):
 
 
 def elsewhere(exam, m):
-    """The diagnosis of a wrong gradient that is right under another circumstance, or None.
+    """The diagnosis of a wrong gradient that is right under another circumstance, or
+    None.
 
-    Where copies are saved of what is changed in place, or where no other call has left anything.
+    Where copies are saved of what is changed in place, or where no other call has left
+    anything.
     """
     places = {}
 
@@ -341,13 +353,14 @@ def finding_of(exam, i, o, found):
     return finding
 
 
-# --- other arguments ------------------------------------------------------------------------------
+# --- other arguments ------------------------------------------------------------------
 
 OTHERS = 6  # arguments, at most
 WRONG_ELSEWHERE = error(
     "arguments-ignored",
     "The gradient of {x} is right for the given arguments, but wrong where {what}.",
-    look="numbers, branches and caches that do not depend on it, as what forward computes does",
+    look="numbers, branches and caches that do not depend on it, as what forward "
+    "computes does",
 )
 
 
@@ -360,7 +373,7 @@ def with_other_numbers(exam):
     for other in itertools.islice(with_other_arguments(subject), OTHERS):
         with contextlib.suppress(CallError, RuntimeError):
             for s in screened(exam, [other.values], other)[0]:
-                m = Measurement(s.point, s.i, s.o, exam.tolerance)
+                m = Comparison(s.point, s.i, s.o, exam.tolerance)
                 if s.verdict == "wrong" and m.wrong.any():
                     yield WRONG_ELSEWHERE(
                         subject.inputs[s.i], values=m.evidence, what=other.what

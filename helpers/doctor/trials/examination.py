@@ -50,14 +50,16 @@ class FirstBackward:
 
 
 def tolerance(eps):
-    """The part of a gradient by which differences may be off, with numbers of this eps."""
+    """The part of a gradient by which differences may be off, with numbers of this
+    eps."""
     return 1e-5 if eps < 1e-10 else 5e-3 if eps < 1e-5 else 3e-2
 
 
 class Examination:
     """One function with its inputs, what is known of it so far, and the findings.
 
-    faithful, lines: as in `examine`; of_a_program: made by rounds, so that there are calls that the
+    faithful, lines: as in `examine`; of_a_program: made by rounds, so that there are
+        calls that the
     program would not make; as_given: in the dtype of its inputs, not in float64.
     """
 
@@ -85,7 +87,8 @@ class Examination:
         self.judged = {x: Judged(x) for x in self.subject.inputs}
 
     def report(self, trials):
-        """The report of these trials; as given, where in float64 something else is computed."""
+        """The report of these trials; as given, where in float64 something else is
+        computed."""
         try:
             for finding in self.run_through(trials):
                 what = finding.code, finding.input, finding.output
@@ -114,7 +117,8 @@ class Examination:
         return self.line and self.line.exits(self.subject) or _(CUT_OFF)
 
     def run_through(self, trials):
-        """The findings of all trials; an exception of the function is the last of them."""
+        """The findings of all trials; an exception of the function is the last of
+        them."""
         try:
             for trial in trials:
                 if self.has(*trial.unless):
@@ -139,7 +143,7 @@ class Examination:
         judged = self.judged.setdefault(x, Judged(x))
         judged.why, judged.meant = why, meant
 
-    # --- in which precision, and of which inputs --------------------------------------------------
+    # --- in which precision, and of which inputs --------------------------------------
 
     def settle(self):
         """Choose the precision and the inputs, before what is compared is computed."""
@@ -149,7 +153,8 @@ class Examination:
             self.choose_among_the_frozen()
 
     def refused(self):
-        """What the function raises in float64, so that it is examined as given; or None."""
+        """What the function raises in float64, so that it is examined as given; or
+        None."""
         if self.subject.lower is None:
             return None
         self.subject.use(torch.float64)
@@ -164,7 +169,8 @@ class Examination:
         return None
 
     def choose_among_the_frozen(self):
-        """Judge what was given as a constant, too, where backward has a gradient for it."""
+        """Judge what was given as a constant, too, where backward has a gradient for
+        it."""
         subject, chosen = self.subject, self.subject.examined
         try:
             self.choose(chosen, subject.frozen)
@@ -177,7 +183,8 @@ class Examination:
         self.state.restore()
 
     def choose(self, chosen, frozen):
-        """Examine these of the frozen inputs, too; those that get None are constants."""
+        """Examine these of the frozen inputs, too; those that get None are
+        constants."""
         subject = self.subject
         subject.choose(sorted([*chosen, *frozen]))
         try:
@@ -197,7 +204,8 @@ class Examination:
         return self.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
 
     def copies_differ(self):
-        """Does forward compute something else in float64 than in the dtype that was given?"""
+        """Does forward compute something else in float64 than in the dtype that was
+        given?"""
         with contextlib.suppress(CallError):
             double = self.subject.forward(self.subject.values)
             with self.as_it_was_given() as subject:
@@ -216,7 +224,8 @@ class Examination:
 
     @property
     def tolerance(self):
-        """The part of a gradient by which differences, and what is saved coarsely, may be off."""
+        """The part of a gradient by which differences, and what is saved coarsely, may
+        be off."""
         saved = [torch.finfo(t.dtype).eps for t in self.run.saved if is_number(t)]
         coarse = max((eps for eps in saved if eps > self.precision), default=0.0)
         return max(tolerance(self.subject.eps), 10 * coarse)
@@ -244,7 +253,8 @@ class Examination:
     @functools.cached_property
     def vs(self):
         """The grad_output of every output."""
-        # Backwards, for the input may have been drawn in the same way from the same seed.
+        # Backwards, for the input may have been drawn in the same way from the same
+        # seed.
         vs = [self.dice.normal(o) for o in self.run.outputs]
         vs = [v.flip(tuple(range(v.dim()))) for v in vs]
         return [
@@ -253,7 +263,8 @@ class Examination:
         ]
 
     def gradients(self, vs=None):
-        """Those of a new run with the given inputs; vs: other grad_outputs than those of `first`"""
+        """Those of a new run with the given inputs; vs: other grad_outputs than those
+        of `first`"""
         return self.subject.gradients(
             self.subject.values, self.vs if vs is None else vs
         )
@@ -279,9 +290,11 @@ class Examination:
 
     @contextlib.contextmanager
     def watched(self):
-        """What backward is handed (with copies), and what it returns before the engine corrects it.
+        """What backward is handed (with copies), and what it returns before the engine
+        corrects it.
 
-        Yields a list and a dict from the examined Function's arguments to their gradients.
+        Yields a list and a dict from the examined Function's arguments to their
+        gradients.
         """
         handed, returned = [], {}
 
@@ -303,7 +316,8 @@ class Examination:
 
     @functools.cached_property
     def loud(self):
-        """By how much grad_output must grow for all of a gradient to show: 1 if it is linear."""
+        """By how much grad_output must grow for all of a gradient to show: 1 if it is
+        linear."""
         with contextlib.suppress(CallError):
             grads = self.subject.backward(
                 self.run, [-100 * v for v in self.vs], retain=True
@@ -319,7 +333,8 @@ class Examination:
 
     @functools.cached_property
     def sizes(self):
-        """Of each gradient, before anything cancels: changes of the output by the input."""
+        """Of each gradient, before anything cancels: changes of the output by the
+        input."""
         pairs = zip(self.run.outputs, self.vs, strict=True)
         size = sum(largest(v * o) * o.numel() ** 0.5 for o, v in pairs)
         return [size / (largest(value) or 1.0) for value in self.subject.values]
@@ -344,10 +359,11 @@ class Examination:
         return len(some) == len(others) and all(map(self.same, some, others))
 
     def compare(self, text, gradients, expected=None, x=None, raising=None, **words):
-        """Are the gradients that gradients() returns those of the first backward, or as expected?
+        """Are the gradients that gradients() returns those of the first backward, or as
+        expected?
 
-        Yields `text`, with these words, for the first that is not, and `raising`, or that, for an
-        exception; returns whether all are.
+        Yields `text`, with these words, for the first that is not, and `raising`, or
+        that, for an exception; returns whether all are.
         """
         try:
             found = gradients()

@@ -46,7 +46,8 @@ INPUT_NOT_FINITE = warning("input-not-finite", "{x} itself has nan or inf.")
 
 
 def numbers_that_are_given(exam):
-    """Chooses the dtype of the examination and its inputs; notes those that are not finite."""
+    """Chooses the dtype of the examination and its inputs; notes those that are not
+    finite."""
     dtype = brief(exam.subject.lower)
     exam.settle()
     if exam.refusal:
@@ -69,7 +70,8 @@ NO_OUTPUT = error(
 NOT_DETERMINISTIC = error(
     "forward-not-deterministic",
     "The same input and the same random seed give another output {when}.",
-    look="counters, caches, what is kept of the last call, generators of its own, uninitialised "
+    look="counters, caches, what is kept of the last call, generators of its own, "
+    "uninitialised "
     "memory, races",
 )
 
@@ -110,13 +112,15 @@ COARSE_INSIDE = note(
 COARSE = N_("numbers are too coarse for differences")
 TOO_COARSE = note(
     "too-coarse",
-    "Numbers of {dtype} are too coarse for differences of forward, so the gradient was not "
+    "Numbers of {dtype} are too coarse for differences of forward, so the gradient "
+    "was not "
     "compared with them.",
 )
 
 
 def precision_inside(exam):
-    """Notes whether forward computes in coarser numbers, and whether differences would show."""
+    """Notes whether forward computes in coarser numbers, and whether differences would
+    show."""
     subject = exam.subject
     # The last call is the one to which exam.run belongs.
     coarse = Grain.within(subject.values, lambda: subject.forward(subject.values))
@@ -131,7 +135,8 @@ def precision_inside(exam):
 
 READ_ONLY_VIEW = note(
     "view-returned",
-    "{Y} is a view that forward made: autograd refuses to change it, or its base, in place.",
+    "{Y} is a view that forward made: autograd refuses to change it, or its base, in "
+    "place.",
 )
 OUTPUT_DTYPE = warning(
     "output-dtype",
@@ -146,7 +151,8 @@ FORWARD_NOT_FINITE = warning(
 
 
 def numbers_that_are_returned(exam):
-    """Is an output a view, of lower precision than the inputs, or not finite where they are?"""
+    """Is an output a view, of lower precision than the inputs, or not finite where they
+    are?"""
     for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
         if isinstance(output.grad_fn, BackwardCFunction) and output._is_view():
             yield READ_ONLY_VIEW(y=name)
@@ -168,7 +174,8 @@ def numbers_that_are_returned(exam):
 INPUT_MODIFIED = error(
     "input-modified",
     "Forward changes {x} in place{how}.",
-    look="methods that end in an underscore, += and its like, and assignments to an index; "
+    look="methods that end in an underscore, += and its like, and assignments to an "
+    "index; "
     "work on a copy, or call ctx.mark_dirty",
 )
 CALLERS = N_(
@@ -204,18 +211,21 @@ def inputs_are_untouched(exam):
 
 TENSOR_ON_CTX = warning(
     "tensor-on-ctx",
-    "`{path}` holds {what} outside `save_for_backward`, so autograd does not notice when it "
+    "`{path}` holds {what} outside `save_for_backward`, so autograd does not notice "
+    "when it "
     "changes in place{also}.",
     look="ctx.save_for_backward{or_else}",
 )
 REFERENCE_CYCLE = error(
     "reference-cycle",
-    "`{path}` holds an output: output and ctx refer to each other, so their memory waits for "
+    "`{path}` holds an output: output and ctx refer to each other, so their memory "
+    "waits for "
     "Python's garbage collector.",
     look="ctx.save_for_backward",
 )
 FOR_GOOD = N_(
-    ", and where backward uses it, a second derivative, if there is one, takes it for a "
+    ", and where backward uses it, a second derivative, if there is one, takes it "
+    "for a "
     "constant"
 )
 BOTH = N_(
