@@ -148,7 +148,7 @@ TABLES = {  # what else holds templates
 
 def said_to_a_learner():
     """(place, template) of all that `helpers.lessons` says, and of the doctor's sentences."""
-    from helpers.doctor.report import IN_A_CORNER, MEANT, NAMELESS, TEXTS
+    from helpers.doctor.report import DRAWN, MEANT, TEXTS
     from helpers.lessons.exercise import exercises
     from helpers.lessons.said import BEGINS, FOLLOWS
 
@@ -160,11 +160,10 @@ def said_to_a_learner():
         for text in (given.success, *given.hints, given.explanation, *places):
             yield given.number, text
     for code, text in TEXTS.items():
-        for said in filter(None, dict.fromkeys((text.message, text.through, text.look))):
+        for said in filter(None, dict.fromkeys((text.message, text.look))):
             yield code, said
-    yield "doctor", NAMELESS
-    yield "doctor", MEANT.template
-    yield "doctor", IN_A_CORNER
+    yield "doctor", MEANT
+    yield "doctor", DRAWN
     yield from clauses()
     yield "said", BEGINS
     yield "said", FOLLOWS
@@ -295,18 +294,6 @@ def compiled(known):
     return file.getvalue()
 
 
-def with_corners(known):
-    """The catalogue, also with what the doctor says of a corner: two messages, put together."""
-    from helpers.doctor.report import IN_A_CORNER, TEXTS, of_a_corner
-
-    corner = translation(IN_A_CORNER, known)
-    for said in {template for text in TEXTS.values() for template in (text.message, text.through)}:
-        whole = translation(said, known)
-        if corner and whole:
-            known.add(of_a_corner(said), corner + whole)
-    return known
-
-
 def outputs(path):
     """(id, source) -> outputs of the code cells of a notebook that has been executed."""
     if not path.exists():
@@ -326,7 +313,7 @@ def built(path):
     """
     known = read(path)
     if path == LESSONS:
-        return LESSONS / "zh.mo", compiled(with_corners(known))
+        return LESSONS / "zh.mo", compiled(known)
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".ipynb":
         text = translate(text, known)

@@ -1,4 +1,4 @@
-"""The gradient doctor: says what is wrong with a gradient where `gradcheck` only says so.
+"""The gradient doctor: what is wrong with a gradient, where `gradcheck` says that it is.
 
     report = examine(MyFunction.apply, x, weight, bias)  # a callable or a module
     print(report)                                        # or leave it to the notebook
