@@ -188,6 +188,10 @@ EXCEPTIONS = [
 GRAD_OUTPUT_MODIFIED = TEXTS["grad-output-modified"]
 SAVED_MODIFIED = TEXTS["saved-modified"]
 PHASES = {"forward": N_("Forward"), "backward": N_("Backward")}  # as a sentence begins
+UNRECORDED = N_(
+    "torch.enable_grad(), around what backward differentiates: nothing is recorded "
+    "there"
+)
 SHAPE = r"index (\d+) - got \[(.*?)\] but expected shape compatible with \[(.*?)\]"
 
 
@@ -219,6 +223,8 @@ def told(subject, raised, text=None, x=None, **words):
     frame = users_line(raised.error)
     if not (frame and finding.remedy):
         return finding
+    if "does not require grad" in message and raised.phase == "backward":
+        return replace(finding, remedy=_(UNRECORDED))
     remedy = _("`{code}` (line {line}, in `{function}`)").format(
         code=frame.line, line=frame.lineno, function=frame.name
     )

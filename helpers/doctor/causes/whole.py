@@ -12,7 +12,9 @@ from ..measure.comparison import same
 from ..report import MEANT, brief
 from ..words import N_, _
 from .cause import cause
-from .where import named_dims, subsets, value_of
+from .where import POWERS, named_dims, subsets
+
+ROUNDINGS = 16  # of the dtype that was given, by which a gradient may rightly be off
 
 
 def is_flat(ms):
@@ -110,25 +112,41 @@ def sizes(m):
     return [pair for _, *pair in sorted(found, key=lambda triple: triple[0])]
 
 
-def size(ms, power):
-    """The words for a size of the output or the input that is the factor, or one over
-    it.
+def reason(ms):
+    """Which number that was given the factor is, in words; "" if none is.
 
-    It must be so for other sizes, too, unless the function takes none. Where the factor
-    is a number that was given, that is a better name.
+    It must be so at other sizes, and for other values of the number, too.
     """
-    if ms.factor is None or value_of(ms.factor, ms[0].subject.numbers):
+    for power, template in POWERS:
+        for name, n in ms[0].subject.numbers.items():
+            close = 1e-4 * abs(ms.factor)
+            if isinstance(ms.factor, complex) or abs(n**power - ms.factor) > close:
+                continue
+            if ms.others and all(
+                m.fits(m.given / m.subject.numbers[name] ** power)
+                for m in ms.others
+                if name in m.subject.numbers
+            ):
+                return _(template).format(name=name)
+    return ""
+
+
+def size(ms, power):
+    """The words for a size of the output or the input that is the factor, or 1 /
+    factor.
+
+    It must be so for other sizes, too. A number that was given is a better name.
+    """
+    if ms.factor is None or not ms.of_other_sizes or reason(ms):
         return None
     for k, (n, what) in enumerate(sizes(ms[0])):
-        for sign in (1, -1) if n > 2 else ():
+        changed = any(sizes(m)[k][0] != n for m in ms.of_other_sizes)
+        for sign in (1, -1) if n > 2 and changed else ():
             if abs(ms.factor / (sign * n**power) - 1) < 1e-4 and all(
                 m.fits(m.given * (sign * sizes(m)[k][0] ** -power)) for m in ms.others
             ):
-                return {
-                    "n": n,
-                    "what": what,
-                    "negated": "" if sign > 0 else _(" and negated"),
-                }
+                negated = "" if sign > 0 else _(" and negated")
+                return {"n": n, "what": what, "negated": negated}
     return None
 
 
@@ -162,7 +180,7 @@ def sum_for_mean(ms):
 def scaled(ms):
     if ms.factor is None:
         return None
-    value = value_of(ms.factor, ms[0].subject.numbers)
+    value = reason(ms)
     return {"factor": _("{number}{value}").format(number=brief(ms.factor), value=value)}
 
 
@@ -186,7 +204,11 @@ def few_digits(ms):
         return None  # something is added; rounding leaves 0
     digits = max(1, math.floor(-math.log10(worst)))
     said = _("{n} digits") if digits > 1 else _("{n} digit")
-    return {"digits": said.format(n=digits)}
+    gaps = {"digits": said.format(n=digits)}
+    given = ms[0].subject.lower
+    if given and worst <= ROUNDINGS * torch.finfo(given).eps:
+        return gaps | {"severity": "warning"}
+    return gaps
 
 
 def is_rounded(m):

@@ -70,7 +70,7 @@ class Work(Mode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func._overloadpacket)
+        formula = flop_registry.get(getattr(func, "_overloadpacket", None))
         if formula:
             self.flops += formula(*args, **(kwargs or {}), out_val=result)
         size = result.numel() if isinstance(result, torch.Tensor) else 0

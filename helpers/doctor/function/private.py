@@ -158,8 +158,10 @@ def transforming():
 
 
 class Mode(TorchDispatchMode):
-    """A mode under which what is compiled is compiled, and which does not import the
-    compiler."""
+    """A mode that control flow passes through, under which what is compiled is
+    compiled, and which does not import the compiler."""
+
+    supports_higher_order_operators = True
 
     @classmethod
     def ignore_compile_internals(cls):

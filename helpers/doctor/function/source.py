@@ -307,6 +307,13 @@ def harmless(fn, lines, cls=None, depth=2):
     if strange or any(map(is_refused, attributes - own.keys())):
         return False
     called = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    called |= {
+        target.id
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
     called |= known.keys() | BUILTINS
     fixed = {*known, cls.__name__} if cls else {*known}
     used = [known[name] for name in names & known.keys()]

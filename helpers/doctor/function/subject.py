@@ -9,10 +9,12 @@ import inspect
 import torch
 from torch.autograd import Function
 
+from ..words import _
 from .budget import calls_a_second
 from .isolation import CallError, forgiving, phase, reseed
 from .private import (
     BackwardCFunction,
+    has_numbers,
     methods,
     on_ctx,
     self_test,
@@ -23,17 +25,20 @@ from .source import only_compute
 from .tensors import (
     as_vector,
     differentiable,
+    equal,
     has_gradient,
     has_memory,
     is_sparse,
     mapped,
+    normalized_as,
     tensors,
     values_of,
     with_values,
 )
 
 SLOW = 50  # calls a second, or fewer
-SIZES = 4  # that are made smaller, at most
+LARGER = 20_000  # elements, of what is doubled
+SIZES = 4  # that are changed, at most
 
 
 # --- one forward pass, and its graph --------------------------------------------------
@@ -155,6 +160,7 @@ class Subject:
     eps:      that of the values as they are
     """
 
+    lay = staticmethod(torch.clone)  # how a tensor is handed over
     records = False  # does it compute something else where nothing is recorded?
     protects = False  # does backward change what it is handed?
 
@@ -196,8 +202,8 @@ class Subject:
             for name, value in self.arguments.items()
             for slot in tensors(value, name)
         ]
-        chosen = any(t.requires_grad for _, t in slots)
-        can_move = [differentiable(values_of(t)) for _, t in slots]
+        chosen = any(t.requires_grad for _name, t in slots)
+        can_move = [differentiable(values_of(t)) for _name, t in slots]
         examined = [
             can and (t.requires_grad or not chosen)
             for can, (_, t) in zip(can_move, slots, strict=True)
@@ -208,15 +214,15 @@ class Subject:
             if self.is_module
             else []
         )
-        if any(torch.nn.parameter.is_lazy(t) for _, t in state):
+        if any(torch.nn.parameter.is_lazy(t) for _name, t in state):
             raise ValueError("fn has parameters without a shape: call it once before")
-        self.state = [name for name, _ in state]
+        self.state = [name for name, _t in state]
         slots += state
-        examined += [t.requires_grad for _, t in state]
-        self.names = [name for name, _ in slots]
+        examined += [t.requires_grad for _name, t in state]
+        self.names = [name for name, _t in slots]
         self.leaves = {name for name, t in slots if t.requires_grad and t.is_leaf}
         self.sparse = {k: t.detach() for k, (_, t) in enumerate(slots) if is_sparse(t)}
-        self.original = [values_of(t.detach()) for _, t in slots]
+        self.original = [values_of(t.detach()) for _name, t in slots]
         # {name: why its gradient is not examined, a code of NOT_JUDGED}
         self.unjudged = {}
         self.dtype = None  # of the examination; None is as given
@@ -309,7 +315,7 @@ class Subject:
         self.calls += 1
         supply = iter(tensors)
         values = [
-            mapped(v, "", lambda *_: next(supply)) for v in self.arguments.values()
+            mapped(v, "", lambda *_slot: next(supply)) for v in self.arguments.values()
         ]
         args = tuple(values[: self.split])
         kwargs = dict(
@@ -340,7 +346,7 @@ class Subject:
             zip(self.examined, leaves, strict=True)
         )
         # Clones, not leaves: a function may rightly change its input in place.
-        passed, saved, marked = [t.clone() for t in given.values()], [], []
+        passed, saved, marked = [self.lay(t) for t in given.values()], [], []
         for k, t in self.sparse.items():
             passed[k] = with_values(t, passed[k])
         for name, t in zip(self.names, passed, strict=True):
@@ -349,9 +355,9 @@ class Subject:
 
         def saves(method, ctx, *tensors):
             if not transforming():
-                saved.extend(
-                    (t, t._version) for t in tensors if isinstance(t, torch.Tensor)
-                )
+                given = [t for t in tensors if isinstance(t, torch.Tensor)]
+                kept = filter(has_numbers, given)  # or it is traced
+                saved.extend((t, t._version, t.detach().clone()) for t in kept)
             return method(ctx, *tensors)
 
         def marks(method, ctx, *tensors):
@@ -365,14 +371,16 @@ class Subject:
                 watches.enter_context(on_ctx("mark_non_differentiable", marks))
             result = self.call(passed)
         everything = tensors(result, "output")
-        others = [t for _, t in everything if not has_gradient(t)]
+        others = [t for _name, t in everything if not has_gradient(t)]
         found = [(name, t) for name, t in everything if has_gradient(t)]
-        names = ["the output" if name == "output" else f"`{name}`" for name, _ in found]
-        stale = any(t._version != version for t, version in saved)
-        saved = [t for t, _ in saved]
+        names = [
+            "the output" if name == "output" else f"`{name}`" for name, _t in found
+        ]
+        stale = any(v != t._version or not equal(t, c) for t, v, c in saved)
+        saved = [t for t, *_before in saved]
         return Run(
             names,
-            [t for _, t in found],
+            [t for _name, t in found],
             leaves,
             passed,
             saved,
@@ -439,43 +447,68 @@ def with_other_arguments(subject):
 
 
 def of_sizes(subject, few):
-    """The subject with the first elements of each tensor, if forward takes them; or
+    """The subject with some of the elements of each tensor, if forward takes them; or
     None.
 
-    few: {size: smaller size}. The state of a module stays as it is.
+    few: {size: another size}. What the inputs share stays: of equal halves, both
+         change.
+    The state of a module stays as it is.
     """
     other = copy.copy(subject)
     own = subject.tensors[: len(subject.tensors) - len(subject.state)]
+    chosen = {n: indices(own, n, m) for n, m in few.items()}
     with forgiving():
         for k, t in enumerate(own):
             if k in subject.sparse:  # whose values stand where indices say
                 continue
-            own[k] = t[tuple(slice(few.get(n)) for n in t.shape)]
+            cut = t
+            for d, n in enumerate(t.shape):
+                cut = cut.index_select(d, chosen[n].to(t.device)) if n in few else cut
             ends = [n for n in few if is_index(t) and (t < n).all()]
-            if ends:  # perhaps indices into something that is smaller now
-                own[k] = own[k] % few[min(ends)]
+            if ends and few[min(ends)] < min(ends):  # perhaps into what is smaller now
+                cut = cut % few[min(ends)]
+            own[k] = cut if is_index(t) else normalized_as(t, cut)
         other.tensors = [t.contiguous() for t in own] + subject.tensors[len(own) :]
         other.values = [other.tensors[k] for k in other.examined]
+        other.what = _("{n} becomes {m}").format(n=min(few), m=few[min(few)])
         if all(y.numel() and y.isfinite().all() for y in other.forward(other.values)):
             return other
     return None
 
 
-def smaller(subject):
-    """Yields the subject for inputs of about half as many rows, or columns; of a few
-    sizes.
+def indices(tensors, n, m):
+    """Which m of n indices: the first ones; of each half, if the halves of one are
+    equal."""
+    index = torch.arange(m) % n
+    if n % 2 == m % 2 == 0:
+        for t in tensors:
+            for d in range(t.dim()):
+                halves = t.chunk(2, d) if t.shape[d] == n else (t, None)
+                if halves[1] is not None and torch.equal(*halves) and t.any():
+                    first = torch.arange(m // 2) % (n // 2)
+                    return torch.cat([first, first + n // 2])
+    return index
+
+
+def resized(subject):
+    """Yields the subject for inputs of other sizes: about half as many rows, or
+    columns, of a few sizes; then of twice as many.
 
     An even size stays even, as forward may need pairs.
     """
     # What is pointed at stays, for of a permutation the rest would be none.
-    least = max((int(t.max()) + 1 for t in subject.tensors if is_index(t)), default=2)
-    sizes = dict.fromkeys(
-        n for t in subject.values for n in sorted(t.shape) if n > max(2, least)
-    )
-    for n in [*sizes][: 1 if subject.is_slow else SIZES]:
+    pointed = (int(t.max()) + 1 for t in subject.tensors if is_index(t))
+    least = max(pointed, default=2)
+    sizes = dict.fromkeys(n for t in subject.values for n in sorted(t.shape) if n > 1)
+    sizes = [*sizes][: 1 if subject.is_slow else SIZES]
+    for n in sizes:
         half = max(least, n // 2)
         half += half % 2 if n % 2 == 0 else 0
         yield from filter(None, [of_sizes(subject, {n: half})] if half < n else [])
+    pointing = {n for t in subject.tensors if is_index(t) for n in t.shape}
+    for n in sizes:
+        if n not in pointing and 2 * n * subject.values[0].numel() < LARGER:
+            yield from filter(None, [of_sizes(subject, {n: 2 * n})])
 
 
 def is_index(t):

@@ -100,6 +100,13 @@ def has_memory(tensor):
     return is_dense(tensor) and tensor.untyped_storage().nbytes() > 0
 
 
+def equal(one, other):
+    """Are all numbers the same, nan included? What is not dense is not looked at."""
+    if not (is_dense(one) and is_number(one)):
+        return not is_dense(one) or torch.equal(one, other)
+    return torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
 def as_vector(tensor):
     """As a vector of float64; a complex number becomes two."""
     tensor = tensor.detach()
@@ -190,13 +197,16 @@ def is_symmetric(a):
 
 def of_the_same_kind(tensor, moved):
     """`moved`, but symmetric or normalized where `tensor` is, as forward may demand."""
-    if not tensor.any():
-        return moved
-    if is_symmetric(tensor):
+    if is_symmetric(tensor) and tensor.any():
         return 0.8 * tensor  # positive definite, too, if it was
-    for d, order in itertools.product(
-        range(tensor.dim()), (1, 2)
-    ):  # shares, unit vectors
-        if tensor.shape[d] > 1 and ((tensor.norm(order, d) - 1).abs() < 1e-6).all():
+    return normalized_as(tensor, moved)
+
+
+def normalized_as(tensor, moved):
+    """`moved`, but of shares, or of unit vectors, where `tensor` consists of these."""
+    for d, order in itertools.product(range(tensor.dim()), (1, 2)):
+        if not (tensor.is_floating_point() and tensor.any() and tensor.shape[d] > 1):
+            continue
+        if ((tensor.norm(order, d) - 1).abs() < 1e-6).all():
             return moved / moved.norm(order, d, keepdim=True)
     return moved

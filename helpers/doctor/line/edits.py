@@ -14,6 +14,7 @@ from ..report import Change
 from ..words import N_, _
 
 RIGHT_IF = N_("right if: {what}")
+RIGHT_HERE = N_("right for these sizes, if: {what}")
 STANDS = N_("`{new}` stood in place of `{old}`")
 OTHER = 1.0625e-77  # a constant that no code holds; what is to run takes its place
 
@@ -35,11 +36,13 @@ class Edit(NamedTuple):
         """Where it is, in words."""
         return place(self.code.line(self.node), self.code.fn.__name__)
 
-    def change(self):
-        """The `Change` that it is."""
+    def change(self, tried=True):
+        """The `Change` that it is; tried: does it hold for other sizes, too?"""
         new, old = ("", "") if self.said else self.code.quoted(self)
         return Change(
-            _(RIGHT_IF).format(what=self.said or _(STANDS).format(new=new, old=old)),
+            _(RIGHT_IF if tried else RIGHT_HERE).format(
+                what=self.said or _(STANDS).format(new=new, old=old)
+            ),
             self.place(),
             self.code.fn.__code__.co_filename,
             self.code.line(self.node),

@@ -99,7 +99,7 @@ def right_if(wrong, budget, few=False):
     everything = functools.partial(is_right, wrong.together)
     others = (lambda: wrong.others), everything
     edit = first_that_holds(subject, edits, budget, fits, *others)
-    return edit and edit.change()
+    return edit and edit.change(tried=bool(wrong.of_other_sizes))
 
 
 def candidates(codes, wrong, budget, few):

@@ -212,6 +212,8 @@ def other_constants(site):
         ]
         written = [m for m in site.code.literals if type(m) in (int, float)]
         names = [name for name, v in site.hand.items() if type(v) in (int, type(n))]
+        if is_a_dim(site):
+            names = [name for name in names if "dim" in name or "axis" in name]
         every = *map(repr, (*near, *written, 0, 1, 2, 3, 0.5)), *names, "None"
         yield from (text for text in dict.fromkeys(every) if text != site.text)
 
@@ -226,6 +228,8 @@ def other_negatives(site):
             else (-n, 2 * n, n / 2)
         )
         names = [name for name, v in site.hand.items() if type(v) is int]
+        if is_a_dim(site):
+            names = [name for name in names if "dim" in name or "axis" in name]
         every = *names, *map(repr, near), *map(repr, site.code.literals), "None"
         yield from (text for text in dict.fromkeys(every) if text != site.text)
 
@@ -280,6 +284,30 @@ def other_counts(site):
                 )
 
 
+REDUCTIONS = "sum", "mean", "amax", "amin", "prod"
+
+
+def other_dims(site):
+    """Over which dimensions is reduced, and are they kept? And a sum that runs
+    backwards."""
+    match site.node:
+        case ast.Call(func=ast.Attribute(value=a, attr=name)) if name in REDUCTIONS:
+            yield f"{of(a)}.{name}()"
+            for dim in DIMS:
+                yield f"{of(a)}.{name}({dim}, keepdim=True)"
+                yield f"{of(a)}.{name}({dim})"
+        case ast.Call(func=ast.Attribute(attr="cumsum", value=a), args=[dim]):
+            dim = ast.unparse(dim)
+            yield f"{of(a)}.flip({dim}).cumsum({dim}).flip({dim})"
+
+
+def is_a_dim(site):
+    """Is it an argument of a reduction, where the name of a number makes no sense?"""
+    up = site.code.up.get(site.node)
+    up = site.code.up.get(up) if isinstance(up, (ast.UnaryOp, ast.keyword)) else up
+    return isinstance(up, ast.Call) and getattr(up.func, "attr", "") in REDUCTIONS
+
+
 NAME = ast.Name, ast.Attribute
 VALUE = *NAME, ast.Call, ast.BinOp, ast.Subscript
 EXPRESSIONS = [
@@ -291,6 +319,7 @@ EXPRESSIONS = [
     Row("a constant for a constant", (ast.Constant, ast.UnaryOp), other_constants),
     Row("two exchanged", (ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
     Row("a count for a count", (ast.Call, ast.Subscript), other_counts),
+    Row("a dimension for a dimension", (ast.Call,), other_dims),
 ]
 MANY = [  # edits, which are tried later
     Row("another view, or a sum", VALUE, VIEWS),

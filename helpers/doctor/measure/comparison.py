@@ -10,7 +10,7 @@ import math
 import torch
 
 from ..function.isolation import CallError
-from ..function.subject import of_sizes, smaller, with_other_arguments
+from ..function.subject import of_sizes, resized, with_other_arguments
 from ..function.tensors import (
     Dice,
     as_vector,
@@ -457,9 +457,15 @@ class WrongGradient(tuple):
         found = [*self.again, *itertools.islice(m.varied(FEW), most)]
         if not (m.sparse or self.whole):  # of one row, or one column, less
             found += m.at_each(
-                ((other, other.values) for other in smaller(m.subject)), FEW
+                ((other, other.values) for other in resized(m.subject)), FEW
             )
         return [m for m in (*self.whole, *found) if m.trusted.any()]
+
+    @functools.cached_property
+    def of_other_sizes(self):
+        """Those of the others whose input or output has another shape."""
+        shapes = self[0].shape, self[0].y.shape
+        return [m for m in self.others if (m.shape, m.y.shape) != shapes]
 
 
 def in_a_corner(ms):

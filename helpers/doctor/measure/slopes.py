@@ -3,7 +3,7 @@ them."""
 
 import functools
 import math
-from dataclasses import astuple, dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -32,8 +32,7 @@ WIDE, NARROW = (
 PART = 0.29
 
 
-@dataclass
-class Slope:
+class Slope(NamedTuple):
     """J · u for one output: value, error bar, and which elements to believe."""
 
     value: torch.Tensor
@@ -381,9 +380,7 @@ def vector(grad, like):
 
 def joined(slopes):
     """The slopes of all outputs as those of one."""
-    return Slope(
-        *(torch.cat(parts) for parts in zip(*map(astuple, slopes), strict=True))
-    )
+    return Slope(*map(torch.cat, zip(*slopes, strict=True)))
 
 
 def leveled(slope):

@@ -41,6 +41,7 @@ TRIALS = [  # in the order in which they are made
     ),  # what is not so has no derivative
     Trial(derivative.derivative_of_forward, unless=NOISY),
     Trial(again.layouts, unless=ANOTHER),
+    Trial(again.input_layouts, unless=(*ANOTHER, *NOT_FINITE)),
     Trial(again.unused_outputs, unless=(*ANOTHER, *NOT_FINITE, "singular")),
     Trial(again.one_input, unless=(*ANOTHER, "swapped")),
     Trial(derivative.with_other_numbers, unless=("error", *COARSE, "input-not-finite")),

@@ -7,14 +7,13 @@ row in the table of `__init__.py`, and a patient.
 
 import contextlib
 import functools
-import re
 
 import torch
 
 from ..causes.exceptions import told
 from ..function.budget import Work
 from ..function.isolation import CallError
-from ..function.subject import graph, name_of, smaller, with_other_arguments
+from ..function.subject import graph, resized, with_other_arguments
 from ..report import error, warning
 from ..words import N_, _, listed
 
@@ -32,6 +31,11 @@ LAYOUT = error(
     "grad-output-layout",
     "Backward {fails} a grad_output that is {when}.",
     look="code that reads memory directly (.view, data_ptr, kernels), and assertions",
+)
+INPUT_LAYOUT = error(
+    "input-layout",
+    "{what} is another where the inputs are {when}.",
+    look="code that reads memory directly: as_strided, data_ptr, kernels",
 )
 NONE_NOT_HANDLED = error(
     "none-not-handled",
@@ -72,7 +76,7 @@ def calls_between(exam):
         (subject, near),
         (subject, [-v.flip(tuple(range(v.dim()))) for v in near]),
     ]
-    others += [(other, other.values) for other in smaller(subject)]
+    others += [(other, other.values) for other in resized(subject)]
     for other, values in (
         *others,
         *((other, near) for other in with_other_arguments(subject)),
@@ -118,12 +122,21 @@ def repeated(exam):
 # --- what backward is handed, and what is wanted of it --------------------------------
 
 
-def strided(v):
-    """The dimensions in another order in memory, and gaps, so that no .view is
-    possible."""
-    back = tuple(range(v.dim()))[::-1]
-    turned = v.permute(back).contiguous()
+def strided(t):
+    """The dimensions in another order in memory, and gaps: no .view is possible."""
+    back = tuple(range(t.dim()))[::-1]
+    turned = t.permute(back).contiguous()
     return torch.stack([turned, turned], -1)[..., 0].permute(back)
+
+
+def sliced(t):
+    """A part of a wider tensor, as `cat` and `chunk` make it: rows lie apart."""
+    return (
+        torch.cat([t, t, t], -1).narrow(-1, t.shape[-1], t.shape[-1]) if t.dim() else t
+    )
+
+
+ODD = {N_("not contiguous"): strided, N_("a slice of a wider tensor"): sliced}
 
 
 def layouts(exam):
@@ -131,16 +144,41 @@ def layouts(exam):
     outputs = exam.run.outputs
     ones = [torch.ones_like(o, memory_format=torch.contiguous_format) for o in outputs]
     views = [o.new_ones(()).expand(o.shape) for o in outputs]
-    expected, when = exam.gradients(ones), _("an expanded view, as `.sum()` makes it")
-    if (
-        yield from exam.compare(
-            LAYOUT, lambda: exam.gradients(views), expected, when=when
+    when = _("an expanded view, as `.sum()` makes it")
+    found = exam.compare(
+        LAYOUT, lambda: exam.gradients(views), exam.gradients(ones), when=when
+    )
+    if not (yield from found):
+        return
+    for when, lay in ODD.items():
+        vs = [lay(v) for v in exam.vs]
+        found = exam.compare(
+            LAYOUT, functools.partial(exam.gradients, vs), when=_(when)
         )
-    ):
-        apart = [strided(v) for v in exam.vs]
-        yield from exam.compare(
-            LAYOUT, lambda: exam.gradients(apart), when=_("not contiguous")
-        )
+        if not (yield from found):
+            return
+
+
+def input_layouts(exam):
+    """The same of inputs, unless it refuses them."""
+    subject, expected = exam.subject, [*exam.run.outputs, *exam.first.grads]
+    floors = [0.0] * len(exam.run.outputs) + exam.floors
+    names = [None] * len(exam.run.outputs) + subject.inputs
+    for when, lay in ODD.items() if not exam.draws else ():
+        subject.lay = lay
+        try:
+            run = subject.run(subject.values)
+            found = [*run.outputs, *subject.backward(run, exam.vs)]
+        except CallError:
+            continue
+        finally:
+            del subject.lay
+        for x, *pair in zip(names, found, expected, floors, strict=True):
+            if not exam.same(*pair):
+                what = _("The output") if x is None else None
+                what = what or _("The gradient of `{x}`").format(x=x)
+                yield INPUT_LAYOUT(x, what=what, when=_(when))
+                return
 
 
 class Nothing(torch.autograd.Function):
@@ -159,7 +197,7 @@ class Nothing(torch.autograd.Function):
 def unused_outputs(exam):
     """None, and then each alone is used: the same as if zeros arrived for the
     others."""
-    outputs = exam.run.outputs if has_own_nodes(exam) else ()
+    outputs = exam.run.outputs if exam.has_own_nodes else ()
     several = len(outputs) > 1 and not exam.has("error")
     alone = [[k] for k, o in enumerate(outputs) if several and o.requires_grad]
     for used in ([], *alone) if outputs else ():
@@ -180,15 +218,6 @@ def with_none(exam, used):
     return exam.subject.backward(run, exam.vs)
 
 
-def has_own_nodes(exam):
-    """Is a Function involved, or are all nodes PyTorch's own, which are right in these
-    respects?"""
-    names = [name_of(node) for node in graph(exam.run.outputs)]
-    return not all(
-        re.search(r"Backward\d+$|AccumulateGrad$|CopySlices$", name) for name in names
-    )
-
-
 def in_vain(exam, i, returned):
     """Of the gradients that backward returned, those that are no step on the way to
     that of i."""
@@ -204,7 +233,7 @@ def in_vain(exam, i, returned):
 def one_input(exam):
     """Each as the only one that requires a gradient: the same gradient, with less
     work."""
-    if len(exam.subject.values) == 1 or not has_own_nodes(exam):
+    if len(exam.subject.values) == 1 or not exam.has_own_nodes:
         return
     subject, ignored = exam.subject, []
 

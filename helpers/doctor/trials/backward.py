@@ -34,7 +34,9 @@ def outputs_require_a_gradient(exam):
             if marked:
                 yield MARKED_NON_DIFFERENTIABLE(x, name, output=name)
             else:
-                yield OUTPUT_DETACHED(x, name, output=name, remedy=exam.cut_off)
+                yield OUTPUT_DETACHED(
+                    x, name, output=name, remedy=exam.cut_off, **exam.may_be_meant
+                )
     return not any(output.requires_grad for output in exam.run.outputs)
 
 
@@ -88,7 +90,7 @@ def what_backward_does(exam):
             or torch.finfo(grad.dtype).eps > exam.precision
         ):
             yield GRADIENT_DTYPE(x, dtype=brief(grad.dtype))
-        if grad.shape != t.shape:
+        if grad.shape != t.shape and x in exam.subject.inputs:
             yield ENGINE_SUMS(x, got=tuple(grad.shape), wanted=tuple(t.shape))
 
 

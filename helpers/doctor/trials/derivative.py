@@ -29,7 +29,7 @@ from ..report import (
     note,
 )
 from ..words import N_, _, listed
-from .again import STATE_BETWEEN_CALLS, has_own_nodes
+from .again import STATE_BETWEEN_CALLS
 from .forward import NOT_EXAMINED
 from .judgement import Judgement
 
@@ -41,8 +41,7 @@ UNFAITHFUL = note(
 ESTIMATOR = note(
     "estimator",
     "Forward draws random numbers, and the gradient of {which} is not the derivative "
-    "of what it "
-    "draws. An estimator is right on average only, which is not examined.",
+    "for this draw. Whether it is right on average is not examined.",
 )
 RAISES = N_("forward raises near the given point, so that there are no differences")
 LARGE = N_("the inputs are large, or many")
@@ -215,6 +214,11 @@ def is_estimator(exam, wrong, found):
         return False
     codes = {io: one.text.code for io, one in found.items()}
     noisy = "few-digits", *COARSE
+    # Where another gradient is that of this draw, so should be one that is not zero.
+    accused = {i for i, _o in wrong}
+    exact = [g for i, g in enumerate(exam.first.grads) if i not in accused]
+    if any(g is not None and g.any() for g in exact):
+        noisy = ()
     return all(
         code == "straight-through" or code in noisy and right_on_average(wrong[io][0])
         for io, code in codes.items()
@@ -287,7 +291,7 @@ def diagnosis(exam, ms):
     drawn = DRAWN if text.code in COARSE and exam.draws else ""
     gaps = {"meant": MEANT if m.is_identity else drawn, **gaps}
     if exam.line and text.code != "straight-through":
-        sharp &= text.code != "gradient-none" or not has_own_nodes(exam)
+        sharp &= text.code != "gradient-none" or not exam.has_own_nodes
         change = exam.line.find(corner or ms, exam.lines, few=sharp)
     if change:
         gaps["nameless"] = ""
@@ -340,7 +344,7 @@ def finding_of(exam, i, o, found):
     everywhere = len(of_this) == graded and len({other.said for other in of_this}) == 1
     if graded > 1 and one.text.code == "derivative-wrong":
         everywhere = False  # another for each output
-    change, words = one.change, {"accept": exam.accept, **one.words}
+    change, words = one.change, {**one.words, **exam.may_be_meant}
     if everywhere and len({other.change for other in of_this}) > 1:
         change = None
     if not everywhere:
@@ -348,7 +352,7 @@ def finding_of(exam, i, o, found):
         words["further"] = [*words.get("further", ()), through]
         words["output"] = y
     finding = one.text(one.input, y, change=change, **words)
-    if finding.remedy and not has_own_nodes(exam):
+    if finding.remedy and not exam.has_own_nodes:
         return replace(finding, remedy=exam.cut_off)
     return finding
 
@@ -367,7 +371,8 @@ WRONG_ELSEWHERE = error(
 def with_other_numbers(exam):
     """Is the gradient right for another value of a number, too? Until one is found."""
     subject = exam.subject
-    skipped = exam.of_a_program or exam.faithful is not True or subject.is_slow
+    skipped = exam.of_a_program or exam.faithful is not True or exam.draws
+    skipped |= subject.is_slow
     if skipped or is_large(subject.values):
         return
     for other in itertools.islice(with_other_arguments(subject), OTHERS):

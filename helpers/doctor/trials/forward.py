@@ -9,7 +9,7 @@ from ..causes.exceptions import told
 from ..function.isolation import CallError
 from ..function.precision import Grain, dtype_of
 from ..function.private import BackwardCFunction
-from ..function.subject import name_of, nodes_in_python
+from ..function.subject import nodes_in_python
 from ..function.tensors import Dice, differentiable, has_memory, position, tensors
 from ..report import TEXTS, brief, error, note, warning
 from ..words import N_, _
@@ -193,7 +193,7 @@ def inputs_are_untouched(exam):
     for k, (name, t) in enumerate(zip(subject.names, run.passed, strict=True)):
         if name in subject.state or not (has_memory(given[k]) and has_memory(t)):
             continue  # such as running statistics, and what is freed
-        recorded = t.grad_fn is not None and "Clone" not in name_of(t.grad_fn)
+        recorded = t.grad_fn is not None and t._version > 0
         if recorded and name in subject.leaves:
             yield TEXTS["in-place-leaf"](phase=_("Forward"))
         elif recorded:
@@ -237,7 +237,7 @@ def what_ctx_holds(exam):
     """Are there tensors on ctx that belong into save_for_backward?"""
     given = dict(zip(exam.subject.names, exam.run.passed, strict=True))
     for node in nodes_in_python(exam.run.outputs):
-        for path, t in tensors(vars(node), "ctx"):
+        for path, t in held_by(node):
             where = {"path": re.sub(r"^ctx\['(\w+)'\]", r"ctx.\1", path)}
             where["values"] = {"shape": list(t.shape)}
             x = next((name for name, p in given.items() if p is t), None)
@@ -247,8 +247,22 @@ def what_ctx_holds(exam):
                 what = _("an input")
                 yield TENSOR_ON_CTX(x, **where, what=what, also="", or_else="")
             elif differentiable(t) and not is_constant(exam, path, t):
-                gaps = {"what": _("a tensor"), "also": _(FOR_GOOD), "or_else": _(BOTH)}
+                array = hasattr(
+                    vars(node).get(where["path"][4:]), "__array_interface__"
+                )
+                what = _("an array") if array else _("a tensor")
+                gaps = {"what": what, "also": _(FOR_GOOD), "or_else": _(BOTH)}
                 yield TENSOR_ON_CTX(**where, **gaps)
+
+
+def held_by(node):
+    """(path, tensor) of what ctx holds; an array counts as one."""
+    arrays = {
+        name: torch.as_tensor(value)
+        for name, value in vars(node).items()
+        if hasattr(value, "__array_interface__")
+    }
+    return tensors({**vars(node), **arrays}, "ctx")
 
 
 def is_constant(exam, path, t):
@@ -258,7 +272,7 @@ def is_constant(exam, path, t):
         found = nodes_in_python(exam.subject.run(others).outputs)
     except CallError:
         return False
-    held = [tensors(vars(node), "ctx") for node in found]
+    held = map(held_by, found)
     same = [
         torch.equal(t, other) for pairs in held for name, other in pairs if name == path
     ]
