@@ -86,7 +86,7 @@ def examine(fn, *inputs, faithful=True, lines=True, **kwargs):
               False}, only that of the input x.
     lines:    False does not look for the line to change, which takes most of the time;
               a `Budget(runs, seconds)` says how long to look, by default 2000 runs and
-              10 seconds.
+              60 seconds.
 
     The report lists in `judged`, for each input, at how many points and to which order
     its gradient was compared with differences, and why not at more.

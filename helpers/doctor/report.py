@@ -140,11 +140,16 @@ class Finding:
         """Where the course explains it, or "" where the course is not installed."""
         return section_of(self.code)
 
-    def lines(self):
-        """In words, after the severity: message; change, or where to look; numbers."""
+    def lines(self, known=()):
+        """In words, after the severity: message; change, or where to look; numbers.
+
+        known: changes that have been said before, to which this one is added
+        """
         said = f"{self.message} {self.meant}".rstrip()
         yield _("({code}): {message}").format(code=self.code, message=said)
-        if self.change:
+        if self.change and (self.change, self.place) in known:
+            yield _("the same change")
+        elif self.change:
             yield _("{what} ({place})").format(what=self.change, place=self.place)
         elif self.remedy:
             yield _("look at: {remedy}").format(remedy=self.remedy)
@@ -265,17 +270,16 @@ class Report:
 
     def __repr__(self):
         lines = [self.headline()]
-        for finding in self.findings:
-            lines += shown(finding)
+        lines += shown(self.findings)
         for line in what_was(self.judged):
             lines += wrapped(line, "  ", "    ")
         return "\n".join(lines)
 
     def _repr_html_(self):
         rows = [f"<b>{html.escape(self.headline())}</b>"]
-        for finding in self.findings:
+        for finding, lines in in_turn(self.findings):
             colour = SEVERITIES[finding.severity]
-            first, *rest = map(marked_up, finding.lines())
+            first, *rest = map(marked_up, lines)
             mark = f'<span style="{MARK.format(colour)}">{_(finding.severity)}</span>'
             rest = "".join(f"<br><small>{line}</small>" for line in rest)
             rows.append(
@@ -335,13 +339,21 @@ def number(value):
     )
 
 
-def shown(finding):
-    """A finding as lines of text."""
-    first, *rest = finding.lines()
-    lines = wrapped(f"{_(finding.severity)} {first}", "  ", "    ")
-    return lines + [
-        line for text in rest for line in wrapped(text, "      ", "        ")
-    ]
+def in_turn(findings):
+    """(finding, its lines) of each; the same change is said once."""
+    known = set()
+    for finding in findings:
+        yield finding, [*finding.lines(known)]
+        known.add((finding.change, finding.place))
+
+
+def shown(findings):
+    """Findings as lines of text."""
+    found = []
+    for finding, (first, *rest) in in_turn(findings):
+        found += wrapped(f"{_(finding.severity)} {first}", "  ", "    ")
+        found += [x for text in rest for x in wrapped(text, "      ", "        ")]
+    return found
 
 
 def wrapped(text, first, further):

@@ -11,6 +11,8 @@ import warnings
 import torch
 from torch.overrides import TorchFunctionMode
 
+from .private import buffers_kept
+
 # --- what a call raises ---------------------------------------------------------------
 
 HANDLERS = set()  # the code of the caller's signal handlers
@@ -116,6 +118,7 @@ def undisturbed():
             warnings.catch_warnings(),
             contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(io.StringIO()),
+            buffers_kept(),
             torch.inference_mode(False),
             torch.autograd.set_detect_anomaly(False),
         ):

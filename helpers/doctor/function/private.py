@@ -10,6 +10,7 @@ watches, it returns a wrapped method.
 import contextlib
 import functools
 import inspect
+import sys
 import threading
 
 import torch
@@ -172,6 +173,17 @@ class Mode(TorchDispatchMode):
         cls,
     ):  # else it would, only to say that the mode is not compiled
         return False
+
+
+@contextlib.contextmanager
+def buffers_kept():
+    """For a while, what is compiled keeps its memory for a second backward pass."""
+    config = sys.modules.get("torch._functorch.config")
+    if not config:
+        yield
+        return
+    with config.patch(donated_buffer=False):
+        yield
 
 
 class BlindError(RuntimeError):

@@ -28,6 +28,7 @@ from .tensors import (
     equal,
     has_gradient,
     has_memory,
+    is_dense,
     is_sparse,
     mapped,
     normalized_as,
@@ -481,10 +482,9 @@ def indices(tensors, n, m):
     equal."""
     index = torch.arange(m) % n
     if n % 2 == m % 2 == 0:
-        for t in tensors:
-            for d in range(t.dim()):
-                halves = t.chunk(2, d) if t.shape[d] == n else (t, None)
-                if halves[1] is not None and torch.equal(*halves) and t.any():
+        for t in filter(is_dense, tensors):
+            for d in [d for d in range(t.dim()) if t.shape[d] == n]:
+                if torch.equal(*t.chunk(2, d)) and t.any():
                     first = torch.arange(m // 2) % (n // 2)
                     return torch.cat([first, first + n // 2])
     return index

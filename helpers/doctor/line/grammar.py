@@ -348,9 +348,9 @@ def operands(code, hand):
     first."""
     kinds, scope = ("number", "int", "float", "index"), code.fn.__globals__
     known = {*hand, "torch", "math", *(n for n, v in scope.items() if callable(v))}
-    found = dict.fromkeys(
-        [n for n, v in hand.items() if kind_of(v) in kinds] + ["2", "0.5"]
-    )
+    numbers = [n for n in code.literals if type(n) in (int, float) and abs(n) > 1]
+    named = [n for n, v in hand.items() if kind_of(v) in kinds]
+    found = dict.fromkeys([*named, "2", "0.5", *map(repr, numbers)])
     tensors = [n for n in found if torch.is_tensor(hand.get(n))]
     for part in code.parts:
         if {n.id for n in ast.walk(part) if isinstance(n, ast.Name)} <= known:

@@ -99,7 +99,7 @@ class Visit(Report):
         if self.given:
             about.append(_("given {these}").format(these=self.given))
         lines = [line for one in about for line in wrapped(one, "  ", "    ")]
-        lines += [line for finding in self.serious for line in shown(finding)]
+        lines += shown(self.serious)
         return "\n".join([head, *lines])
 
     def as_dict(self, jacobians=False):

@@ -33,6 +33,10 @@ except ImportError:  # it may be left out
 
 
 CONSTANT = N_("it requires no gradient, and backward returns None for it")
+DONATED = N_(
+    "it was compiled before, and gives away its memory in the backward pass: set "
+    "torch._functorch.config.donated_buffer = False, or hand over what is compiled"
+)
 FAILS = N_("it requires no gradient, and the function fails once it does")
 
 
@@ -155,6 +159,10 @@ class Examination:
                     return
         except CallError as raised:
             self.examined = raised.phase != "forward" or self.first is not None
+            if "donated buffers" in str(raised.error):
+                for x in self.subject.inputs:
+                    self.not_judged(x, _(DONATED))
+                return
             yield told(self.subject, raised)
 
     def has(self, *codes):
