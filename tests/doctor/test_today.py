@@ -12,9 +12,11 @@ CASES = []
 
 
 def case(due, *says, inputs, **options):
-    """Register the decorated callable with the codes that are due, and words of the report.
+    """Register the decorated callable with the codes that are due, and words of the
+    report.
 
-    due: of errors, or of warnings if there is none, as one string; inputs: tensors, or a function that makes them
+    due: of errors, or of warnings if there is none, as one string; inputs: tensors, or
+         a function that makes them
     """
 
     def register(fn):
@@ -32,7 +34,7 @@ def f32(*shapes):
     return drawn(*shapes, dtype=torch.float32)
 
 
-# --- layouts ----------------------------------------------------------------------------
+# --- layouts --------------------------------------------------------------------------
 
 
 def rows(t, like):
@@ -84,7 +86,7 @@ class Strided(Function):
         return rows(g.contiguous(), g.contiguous()) * x.cos()
 
 
-# --- control flow, subclasses, compiled code ------------------------------------------------
+# --- control flow, subclasses, compiled code ------------------------------------------
 
 
 @case("double-backward-missing", inputs=f64((3,)))  # as it is with torch 2.15
@@ -119,7 +121,7 @@ compiled = torch.compile(lambda x, a, b: F.gelu(x @ a) @ b, backend="aot_eager")
 case("", "at 3 points", inputs=f32((3, 4), (4, 4), (4, 2)))(compiled)
 
 
-# --- randomness -------------------------------------------------------------------------
+# --- randomness -----------------------------------------------------------------------
 
 
 @case("", inputs=(*f64((6,)), 0.5))
@@ -148,7 +150,7 @@ class ForgottenMask(Function):
         return g * w, (g * x * mask).sum(0)
 
 
-# --- repairs ----------------------------------------------------------------------------
+# --- repairs --------------------------------------------------------------------------
 
 
 def halves(n, d):
@@ -202,7 +204,7 @@ class CausalConv(Function):
         return wide[..., k - 2 : k - 2 + x.shape[-1]], gw.sum((0, 2))
 
 
-# --- coincidences -----------------------------------------------------------------------
+# --- coincidences ---------------------------------------------------------------------
 
 
 @case("scaled", inputs=(*f64((2, 6), (6,)), 2))
@@ -220,7 +222,7 @@ class GroupScale(Function):
         return g * w, (g * x).mean(0), None
 
 
-# --- one finding beside another ---------------------------------------------------------
+# --- one finding beside another -------------------------------------------------------
 
 
 def tiny_weight():
@@ -287,7 +289,7 @@ class WritesPastAutograd(Function):
         return grad
 
 
-# --- lines ------------------------------------------------------------------------------
+# --- lines ----------------------------------------------------------------------------
 
 
 class Cubed(Function):
@@ -341,7 +343,7 @@ class SumOfAll(Function):
         return y * (g - (g * y).sum())
 
 
-# --- what nobody accuses, or with the hint that accepts what is meant ---------------------
+# --- what nobody accuses, or with the hint that accepts what is meant -----------------
 
 
 @case("", inputs=lambda: (f64((3, 4))[0].requires_grad_(), *f64((4,))))

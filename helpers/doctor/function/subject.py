@@ -347,7 +347,11 @@ class Subject:
             zip(self.examined, leaves, strict=True)
         )
         # Clones, not leaves: a function may rightly change its input in place.
-        passed, saved, marked = [self.lay(t) for t in given.values()], [], []
+        passed, saved, marked = (
+            [self.lay(t) if is_dense(t) else t.clone() for t in given.values()],
+            [],
+            [],
+        )
         for k, t in self.sparse.items():
             passed[k] = with_values(t, passed[k])
         for name, t in zip(self.names, passed, strict=True):
@@ -447,12 +451,12 @@ def with_other_arguments(subject):
             yield other
 
 
-def of_sizes(subject, few):
+def of_sizes(subject, few, alone=None):
     """The subject with some of the elements of each tensor, if forward takes them; or
     None.
 
-    few: {size: another size}. What the inputs share stays: of equal halves, both
-         change.
+    few: {size: another size}, of all tensors or of that number alone. What the inputs
+         share stays: of equal halves, both change.
     The state of a module stays as it is.
     """
     other = copy.copy(subject)
@@ -460,7 +464,8 @@ def of_sizes(subject, few):
     chosen = {n: indices(own, n, m) for n, m in few.items()}
     with forgiving():
         for k, t in enumerate(own):
-            if k in subject.sparse:  # whose values stand where indices say
+            # The values of what is sparse stand where indices say.
+            if k in subject.sparse or alone not in (None, k):
                 continue
             cut = t
             for d, n in enumerate(t.shape):
@@ -509,6 +514,14 @@ def resized(subject):
     for n in sizes:
         if n not in pointing and 2 * n * subject.values[0].numel() < LARGER:
             yield from filter(None, [of_sizes(subject, {n: 2 * n})])
+    for n in sizes:  # which two tensors may have by chance
+        having = [k for k, t in enumerate(subject.tensors) if n in t.shape]
+        for k in having[:SIZES] if len(having) > 1 and n > 2 else ():
+            if (
+                not is_index(subject.tensors[k])
+                or n not in subject.tensors[k].shape[:-1]
+            ):
+                yield from filter(None, [of_sizes(subject, {n: n - 1}, alone=k)])
 
 
 def is_index(t):

@@ -8,7 +8,7 @@ import torch
 from ..causes.exceptions import told
 from ..function.isolation import CallError
 from ..function.precision import Grain, dtype_of
-from ..function.private import BackwardCFunction
+from ..function.private import BackwardCFunction, is_a_users
 from ..function.subject import nodes_in_python
 from ..function.tensors import Dice, differentiable, has_memory, position, tensors
 from ..report import TEXTS, brief, error, note, warning
@@ -236,7 +236,8 @@ BOTH = N_(
 def what_ctx_holds(exam):
     """Are there tensors on ctx that belong into save_for_backward?"""
     given = dict(zip(exam.subject.names, exam.run.passed, strict=True))
-    for node in nodes_in_python(exam.run.outputs):
+    nodes = nodes_in_python(exam.run.outputs)
+    for node in [node for node in nodes if is_a_users(node._forward_cls)]:
         for path, t in held_by(node):
             where = {"path": re.sub(r"^ctx\['(\w+)'\]", r"ctx.\1", path)}
             where["values"] = {"shape": list(t.shape)}
