@@ -43,7 +43,8 @@ def number(text):
 
 
 def load(target):
-    """What "module.py:name" or "package.module:name" names; a module is instantiated."""
+    """What "module.py:name" or "package.module:name" names; a module is
+    instantiated."""
     path, _colon, name = target.rpartition(":")
     if path.endswith(".py"):
         spec = importlib.util.spec_from_file_location("examined", path)
@@ -56,7 +57,8 @@ def load(target):
 
 
 def run(argv, as_json, **options):
-    """Make rounds over the program argv[0], with the arguments argv[1:]; an exit status.
+    """Make rounds over the program argv[0], with the arguments argv[1:]; an exit
+    status.
 
     options: those of `rounds`. The status is 1 if a Function is wrong, 2 if the program
     raised, 130 after Ctrl-C while Functions were examined, otherwise the program's own.
@@ -98,7 +100,8 @@ def parser():
     made = argparse.ArgumentParser(
         prog=f"python -m {__package__}",
         description="Examine a gradient. Exit status: 0 right, 1 wrong, 2 not run.",
-        epilog=f"example: python -m {__package__} mine.py:Scale --input 3x4 --value 2.5",
+        epilog=f"example: python -m {__package__} mine.py:Scale --input 3x4 --value "
+        f"2.5",
     )
     add = made.add_argument
     add("target", nargs="?", help="module.py:name or package.module:name")

@@ -1,6 +1,7 @@
 """The doctor makes rounds over a whole test suite of pytest.
 
-    python -m pytest -p doctor.plugin --doctor         # python -m finds it in the folder
+    python -m pytest -p doctor.plugin --doctor         # python -m finds it in the
+    folder
 
 Or, so that `pytest` alone does it, in pyproject.toml:
 
@@ -10,10 +11,10 @@ Or, so that `pytest` alone does it, in pyproject.toml:
     doctor = true                          # each option below: doctor_seconds = 120, …
 
 Every Function that a test applies is examined when all tests have run, within
-`--doctor-seconds`. A section at the end names each wrong one, the first test that used it,
-and the line; the run fails if one is wrong in a way that `--doctor-fail` names and
-`--doctor-baseline` does not. Under pytest-xdist, each worker makes rounds of its own, at
-the same time. What the tests start as other processes is not seen.
+`--doctor-seconds`. A section at the end names each wrong one, the first test that used
+it, and the line; the run fails if one is wrong in a way that `--doctor-fail` names and
+`--doctor-baseline` does not. Under pytest-xdist, each worker makes rounds of its own,
+at the same time. What the tests start as other processes is not seen.
 """
 
 import json
@@ -46,7 +47,8 @@ OPTIONS = {  # in pyproject.toml, with _ instead of -: (default, what it takes, 
     "doctor-fail": (
         FAIL[0],
         "|".join(FAIL),
-        "what fails the run: a wrong first-order gradient or a call that fails (first), any "
+        "what fails the run: a wrong first-order gradient or a call that fails "
+        "(first), any "
         "error, nothing; others are warnings",
     ),
     "doctor-strict": (
@@ -57,12 +59,14 @@ OPTIONS = {  # in pyproject.toml, with _ instead of -: (default, what it takes, 
     "doctor-skip": (
         [],
         "NAME",
-        "leave out the Function of this name (with or without its module; * for anything)",
+        "leave out the Function of this name (with or without its module; * for "
+        "anything)",
     ),
     "doctor-unfaithful": (
         [],
         "NAME",
-        "not meant to be the derivative of its forward; NAME(x): only its gradient of x",
+        "not meant to be the derivative of its forward; NAME(x): only its gradient "
+        "of x",
     ),
     "doctor-baseline": ("", "FILE", "known findings, one a line: they fail no run"),
     "doctor-baseline-update": (False, None, "write what is found to --doctor-baseline"),
@@ -178,7 +182,8 @@ class Doctor:
             self.found.unmatched = [n for n in unknown if n in self.found.unmatched]
 
     def weighed(self, visit):
-        """The visit with what fails no run as a warning, and as a note what is known."""
+        """The visit with what fails no run as a warning, and as a note what is
+        known."""
         fail, findings = self.options.fail, []
         for finding in visit.findings:
             is_later = finding.code.startswith(LATER)

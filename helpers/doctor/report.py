@@ -13,7 +13,8 @@ import torch
 from .course import section_of
 from .words import N_, _, listed
 
-# White words on these colours can be read, and these colours on a white and on a black page.
+# White words on these colours can be read, and these colours on a white and on a black
+# page.
 SEVERITIES = {
     N_("error"): "#c04a00",
     N_("warning"): "#8f6400",
@@ -31,7 +32,8 @@ DRAWN = N_(
     "Forward draws random numbers: if the gradient is an estimator's, {how} accepts it."
 )
 CUT_OFF = N_(
-    "what is cut off from autograd: .detach(), .data, .item(), NumPy, torch.no_grad(), hooks"
+    "what is cut off from autograd: .detach(), .data, .item(), NumPy, "
+    "torch.no_grad(), hooks"
 )
 TEXTS = {}  # by code
 
@@ -40,15 +42,17 @@ class WrongGradientError(AssertionError):
     """Raised by `Report.raise_if_wrong`; its text is the report."""
 
 
-# --- what was judged --------------------------------------------------------------------
+# --- what was judged ------------------------------------------------------------------
 
 
 @dataclass
 class Judged:
     """How far the gradient of one input was judged.
 
-    points: how many, of up to three, at which it was compared with differences of forward
-    order:  2 if its derivative was compared, too; 1 if only the gradient was; 0 if nothing
+    points: how many, of up to three, at which it was compared with differences of
+            forward
+    order:  2 if its derivative was compared, too; 1 if only the gradient was; 0 if
+            nothing
     why:    the reason why it is not more, in words
     meant:  is that so because of what the caller gave or accepted?
     """
@@ -94,7 +98,7 @@ def what_was(judged):
     ]
 
 
-# --- findings ---------------------------------------------------------------------------
+# --- findings -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -109,10 +113,11 @@ class Finding:
     change:   what would make the gradient right: "right if: …", or ""
     place:    where that is: "line 12, in `backward`", or ""
     input, output: the names of those concerned, or None; output: if only one is
-    file, line: of the change, or of what raised; old, new: what the change replaces, by what
-    values:   what was measured: numbers, lists of indices, strings; for a wrong gradient of
-              few elements also "given_jacobian" and "expected_jacobian", of shape
-              (outputs, inputs)
+    file, line: of the change, or of what raised; old, new: what the change replaces, by
+                what
+    values:   what was measured: numbers, lists of indices, strings; for a wrong
+              gradient of few elements also "given_jacobian" and "expected_jacobian", of
+              shape (outputs, inputs)
     """
 
     code: str
@@ -135,11 +140,16 @@ class Finding:
         """Where the course explains it, or "" where the course is not installed."""
         return section_of(self.code)
 
-    def lines(self):
-        """In words, after the severity: message; change, or where to look; numbers."""
+    def lines(self, known=()):
+        """In words, after the severity: message; change, or where to look; numbers.
+
+        known: changes that have been said before, to which this one is added
+        """
         said = f"{self.message} {self.meant}".rstrip()
         yield _("({code}): {message}").format(code=self.code, message=said)
-        if self.change:
+        if self.change and (self.change, self.place) in known:
+            yield _("the same change")
+        elif self.change:
             yield _("{what} ({place})").format(what=self.change, place=self.place)
         elif self.remedy:
             yield _("look at: {remedy}").format(remedy=self.remedy)
@@ -201,9 +211,11 @@ class Text:
         change=None,
         **gaps,
     ):
-        """remedy: where to look, if elsewhere; meant: a template, in which {how} is accept.
+        """remedy: where to look, if elsewhere; meant: a template, in which {how} is
+        accept.
 
-        groups: fill gaps by position; further: sentences that follow; output: the only one concerned; change: a `Change`
+        groups: fill gaps by position; further: sentences that follow; output: the only
+                one concerned; change: a `Change`
         """
         Y = _("The output") if y == "the output" else y
         gaps = {"x": f"`{x}`", "y": _(y), "Y": Y} | gaps
@@ -223,7 +235,7 @@ class Text:
 error, warning, note = (functools.partial(Text, severity) for severity in SEVERITIES)
 
 
-# --- reports ----------------------------------------------------------------------------
+# --- reports --------------------------------------------------------------------------
 
 COUNTS = {  # of one, of several
     "error": (N_("{n} error"), N_("{n} errors")),
@@ -258,17 +270,16 @@ class Report:
 
     def __repr__(self):
         lines = [self.headline()]
-        for finding in self.findings:
-            lines += shown(finding)
+        lines += shown(self.findings)
         for line in what_was(self.judged):
             lines += wrapped(line, "  ", "    ")
         return "\n".join(lines)
 
     def _repr_html_(self):
         rows = [f"<b>{html.escape(self.headline())}</b>"]
-        for finding in self.findings:
+        for finding, lines in in_turn(self.findings):
             colour = SEVERITIES[finding.severity]
-            first, *rest = map(marked_up, finding.lines())
+            first, *rest = map(marked_up, lines)
             mark = f'<span style="{MARK.format(colour)}">{_(finding.severity)}</span>'
             rest = "".join(f"<br><small>{line}</small>" for line in rest)
             rows.append(
@@ -292,7 +303,8 @@ class Report:
         return json.dumps({"version": SCHEMA, **self.as_dict(jacobians)})
 
     def raise_if_wrong(self):
-        """Raise WrongGradientError if there is an error; otherwise return the report."""
+        """Raise WrongGradientError if there is an error; otherwise return the
+        report."""
         if not self.ok:
             raise WrongGradientError(str(self))
         return self
@@ -327,13 +339,21 @@ def number(value):
     )
 
 
-def shown(finding):
-    """A finding as lines of text."""
-    first, *rest = finding.lines()
-    lines = wrapped(f"{_(finding.severity)} {first}", "  ", "    ")
-    return lines + [
-        line for text in rest for line in wrapped(text, "      ", "        ")
-    ]
+def in_turn(findings):
+    """(finding, its lines) of each; the same change is said once."""
+    known = set()
+    for finding in findings:
+        yield finding, [*finding.lines(known)]
+        known.add((finding.change, finding.place))
+
+
+def shown(findings):
+    """Findings as lines of text."""
+    found = []
+    for finding, (first, *rest) in in_turn(findings):
+        found += wrapped(f"{_(finding.severity)} {first}", "  ", "    ")
+        found += [x for text in rest for x in wrapped(text, "      ", "        ")]
+    return found
 
 
 def wrapped(text, first, further):
@@ -349,7 +369,8 @@ def wrapped(text, first, further):
 
 
 def marked_up(line):
-    """As HTML: what stands in backticks, or looks like a name in Python, is set as code."""
+    """As HTML: what stands in backticks, or looks like a name in Python, is set as
+    code."""
     line = html.escape(line, quote=False)
     return CODE.sub(lambda m: f"{CODE_AS}{m[1] or m[2]}</code>", line)
 
@@ -365,7 +386,8 @@ def distinct(one, other):
 
 
 def brief(value, digits=3):
-    """A number with this many digits, a dtype without "torch.", anything else as printed."""
+    """A number with this many digits, a dtype without "torch.", anything else as
+    printed."""
     if isinstance(value, complex):
         real, imaginary = brief(value.real, digits), brief(abs(value.imag), digits)
         sign = "-" if value.imag < 0 else "+"

@@ -1,4 +1,5 @@
-"""What is said, in the language of whoever reads it: English, unless `translate` is set."""
+"""What is said, in the language of whoever reads it: English, unless `translate` is
+set."""
 
 translate = None  # or what makes of an English sentence, with its gaps, another one
 
@@ -13,7 +14,10 @@ def N_(sentence):  # noqa: N802 (so gettext calls it)
     return sentence
 
 
-def listed(parts, between=N_(", "), last=None):
+COMMA = N_(", ")
+
+
+def listed(parts, between=COMMA, last=None):
     """The parts, one after the other; `last`, if given, stands before the last one."""
     *before, end = [*map(str, parts)] or [""]
     return _(last or between).join([_(between).join(before), end] if before else [end])

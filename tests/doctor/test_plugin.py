@@ -1,4 +1,5 @@
-"""The doctor's rounds over a test suite: what turns it red, what is printed and written."""
+"""The doctor's rounds over a test suite: what turns it red, what is printed and
+written."""
 
 import json
 import os
@@ -261,7 +262,10 @@ def test_it():
         assert "test_it.Other (the inputs could not be copied)" in out
 
 
-KILLS = 'Kills = make("Kills", only_when_examined(lambda: os.kill(os.getpid(), signal.SIGSEGV)))\n'
+KILLS = (
+    'Kills = make("Kills", only_when_examined(lambda: os.kill(os.getpid(), '
+    "signal.SIGSEGV)))\n"
+)
 EXITS = 'Exits = make("Exits", only_when_examined(lambda: sys.exit(3)))\n'
 USES = "def test_bad(): {}.apply(leaf())\n"
 
@@ -302,7 +306,8 @@ def test_options_that_say_nothing(suite, options, words):
 
 
 def test_a_copied_folder_configured_once(tmp_path):
-    """`pytest` alone, in a project whose root holds the folder, with options in its ini file."""
+    """`pytest` alone, in a project whose root holds the folder, with options in its ini
+    file."""
     shutil.copytree(
         Path(doctor.__file__).parent,
         tmp_path / "doctor",

@@ -3,10 +3,12 @@
 import html
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
 
+from helpers import doctor
 from helpers.doctor import WrongGradientError, examine, words
 from helpers.doctor.report import SEVERITIES, as_json
 from helpers.doctor.words import listed
@@ -86,6 +88,12 @@ def test_a_report_is_json_without_jacobians_unless_they_are_asked_for():
     assert found["old"] == "grad_output * x" and "2" in found["new"]
     assert told["judged"][0]["points"] == 3 and "ratio" in found["values"]
     assert "given_jacobian" not in found["values"]
+    readme = (Path(doctor.__file__).parent / "README.md").read_text(encoding="utf-8")
+    assert f"version {told['version']} of this schema" in readme
+    assert all(
+        f"`{name}`" in readme
+        for name in {*told, *found, *told["judged"][0]} - {"version"}
+    )
     (found,) = json.loads(report.to_json(jacobians=True))["findings"]
     assert len(found["values"]["given_jacobian"]) == 6
 

@@ -1,4 +1,5 @@
-"""The doctor on rounds: what it sees of a running program, and that it leaves no trace."""
+"""The doctor on rounds: what it sees of a running program, and that it leaves no
+trace."""
 
 import gc
 import json
@@ -41,7 +42,8 @@ def test_real_inputs_reach_what_others_do_not_and_the_line_is_named():
         "Rounds: 2 Functions, 1 wrong",
         "error (contribution-lost)",
         "Square: nothing found",
-        f"{Path(__file__).name}:{number} in forward, `return LookUp.apply(table, index)`",
+        f"{Path(__file__).name}:{number} in forward, `return LookUp.apply(table, "
+        f"index)`",
         "in module `parts.0` (Reader) given (4) float32, (3) int64",
     ):
         assert words in text, text
@@ -138,7 +140,8 @@ def test_what_is_said_of_classes_made_by_one_function_is_said_once():
 def test_nothing_is_kept_afterwards():
     def tensors():
         gc.collect()
-        # `isinstance` would ask each for its `__class__`, at which a deprecated object warns.
+        # `isinstance` would ask each for its `__class__`, at which a deprecated object
+        # warns.
         found = (t for t in gc.get_objects() if issubclass(type(t), torch.Tensor))
         return {id(t): weakref.ref(t) for t in found}
 
@@ -390,7 +393,8 @@ def test_what_nobody_goes_back_through_is_not_accused_of_raising(goes_back):
             raise RuntimeError("the adjoint of an adjoint")
 
     class Solves(Square):
-        """Its backward applies another Function, as one that solves an adjoint equation does."""
+        """Its backward applies another Function, as one that solves an adjoint equation
+        does."""
 
         @staticmethod
         def backward(ctx, grad_output):

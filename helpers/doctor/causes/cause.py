@@ -26,11 +26,12 @@ class Cause:
 
 
 def cause(code, message=None, look=""):
-    """Make a row of the decorated test; without a message it finds a cause that has another.
+    """Make a row of the decorated test; without a message it finds a cause that has
+    another.
 
-    The test takes the `Measurements` of one wrong gradient. It returns what fills the gaps of the
-    sentence, or None; or it yields hypotheses, (gaps, holds): the first one counts for which
-    holds(m) is true at all points.
+    The test takes the `WrongGradient` of one wrong gradient. It returns what fills the
+    gaps of the sentence, or None; or it yields hypotheses, (gaps, holds): the first one
+    counts for which holds(m) is true at all points.
     """
 
     def register(test):
@@ -43,7 +44,8 @@ def cause(code, message=None, look=""):
 
 
 def true_of(holds, m):
-    """holds(m), or False where shapes do not fit, or backward does not take what it is given."""
+    """holds(m), or False where shapes do not fit, or backward does not take what it is
+    given."""
     try:
         return bool(holds(m))
     except (CallError, RuntimeError):
@@ -51,6 +53,7 @@ def true_of(holds, m):
 
 
 def named(ms):
-    """The text of the first cause that fits, and what fills its gaps; the last one always does."""
+    """The text of the first cause that fits, and what fills its gaps; the last one
+    always does."""
     found = ((row.text, row.gaps(ms)) for row in CAUSES)
     return next((text, gaps) for text, gaps in found if gaps is not None)

@@ -1,4 +1,5 @@
-"""What Python and PyTorch refuse, told by the message of the exception: a table, one row each."""
+"""What Python and PyTorch refuse, told by the message of the exception: a table, one
+row each."""
 
 import re
 import textwrap
@@ -24,7 +25,8 @@ EXCEPTIONS = [
         r"written-to tensor",
         error(
             "grad-output-modified",
-            "Backward changes grad_output in place, which other parts of the graph may share.",
+            "Backward changes grad_output in place, which other parts of the graph "
+            "may share.",
             IN_PLACE,
         ),
     ),
@@ -32,15 +34,18 @@ EXCEPTIONS = [
         r"incorrect number of gradients \(expected (\d+), got (\d+)\)",
         error(
             "gradient-count",
-            "Backward returned {1} gradient(s), but forward has {0} argument(s) besides ctx.",
-            "one gradient for each argument of forward, None for those without one, as a tuple; a forgotten return, and a list, count as one",
+            "Backward returned {1} gradient(s), but forward has {0} argument(s) "
+            "besides ctx.",
+            "one gradient for each argument of forward, None for those without one, "
+            "as a tuple; a forgotten return, and a list, count as one",
         ),
     ),
     (
         r"gradient different than None at position (\d+)",
         error(
             "gradient-for-constant",
-            "Backward returned a gradient for argument {0} of forward, which is no tensor.",
+            "Backward returned a gradient for argument {0} of forward, which is no "
+            "tensor.",
             "the place where None belongs",
         ),
     ),
@@ -72,7 +77,8 @@ EXCEPTIONS = [
         r"modified by an inplace operation",
         error(
             "saved-modified",
-            "A tensor was changed in place after it had been saved for backward{which}.",
+            "A tensor was changed in place after it had been saved for "
+            "backward{which}.",
             IN_PLACE,
         ),
     ),
@@ -113,7 +119,8 @@ EXCEPTIONS = [
         error(
             "saved-no-tensor",
             "{0} was handed something that is no tensor.",
-            "its arguments: one tensor after the other, not in a list; what is no tensor goes on ctx",
+            "its arguments: one tensor after the other, not in a list; what is no "
+            "tensor goes on ctx",
         ),
     ),
     (
@@ -157,7 +164,8 @@ EXCEPTIONS = [
         ),
     ),
     (
-        r"cannot be multiplied|size of tensor|must match|expand\(|for input of size|Expected size",
+        r"cannot be multiplied|size of tensor|must match|expand\(|for input of "
+        r"size|Expected size",
         error(
             "shapes-do-not-fit",
             "{phase} failed: shapes do not fit.",
@@ -180,6 +188,10 @@ EXCEPTIONS = [
 GRAD_OUTPUT_MODIFIED = TEXTS["grad-output-modified"]
 SAVED_MODIFIED = TEXTS["saved-modified"]
 PHASES = {"forward": N_("Forward"), "backward": N_("Backward")}  # as a sentence begins
+UNRECORDED = N_(
+    "torch.enable_grad(), around what backward differentiates: nothing is recorded "
+    "there"
+)
 SHAPE = r"index (\d+) - got \[(.*?)\] but expected shape compatible with \[(.*?)\]"
 
 
@@ -211,6 +223,8 @@ def told(subject, raised, text=None, x=None, **words):
     frame = users_line(raised.error)
     if not (frame and finding.remedy):
         return finding
+    if "does not require grad" in message and raised.phase == "backward":
+        return replace(finding, remedy=_(UNRECORDED))
     remedy = _("`{code}` (line {line}, in `{function}`)").format(
         code=frame.line, line=frame.lineno, function=frame.name
     )

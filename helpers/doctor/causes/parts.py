@@ -1,4 +1,5 @@
-"""Causes that concern a part: some elements, some contributions, a term or a factor of each."""
+"""Causes that concern a part: some elements, some contributions, a term or a factor of
+each."""
 # ruff: noqa: B023 (a hypothesis is tried before the next one is made)
 
 import itertools
@@ -30,11 +31,12 @@ POWERS = {
 }
 EXP = N_("exp of {name}")
 
-# --- contributions: what each element of grad_output adds, and where to ---------------------------
+# --- contributions: what each element of grad_output adds, and where to ---------------
 
 
 def lost(ms):
-    """(lost, there): masks of the Jacobian, if some that are there are lost, and no more."""
+    """(lost, there): masks of the Jacobian, if some that are there are lost, and no
+    more."""
     if not ms.jacobians:
         return None
     given, expected, limit = ms.jacobians
@@ -77,9 +79,11 @@ def grad_output_partly_ignored(ms):
 
 @cause(
     "contribution-lost",
-    "The gradient of {x} lacks contributions: where several elements of {y} depend on one of {x}, "
+    "The gradient of {x} lacks contributions: where several elements of {y} depend "
+    "on one of {x}, "
     "not all are added up.",
-    look="repeated indices (assignment keeps one contribution, and so does an indexed +=), and "
+    look="repeated indices (assignment keeps one contribution, and so does an "
+    "indexed +=), and "
     "the means, norms and sums of forward, through which elements act on one another",
 )
 def contribution_lost(ms):
@@ -91,19 +95,22 @@ def contribution_lost(ms):
 
 @cause("misplaced")
 def contributions_misplaced(ms):
-    """Each element of grad_output is passed on with the right numbers, but to others."""
+    """Each element of grad_output is passed on with the right numbers, but to
+    others."""
     right = ms.jacobians and same_but_order(*ms.jacobians)
     return {"has": _("adds the right contributions")} if right else None
 
 
-# --- elements -------------------------------------------------------------------------------------
+# --- elements -------------------------------------------------------------------------
 
 
 @cause(
     "other-mask",
-    "The gradient of {x} is zero at {lost} elements where it should not be, and not zero at "
+    "The gradient of {x} is zero at {lost} elements where it should not be, and not "
+    "zero at "
     "{extra} where it should be{among}.",
-    look="the mask of backward: inverted, of other numbers, or of another random state?",
+    look="the mask of backward: inverted, of other numbers, or of another random "
+    "state?",
 )
 def other_mask(ms):
     m = ms[0]
@@ -137,13 +144,15 @@ def is_right_somewhere(m, right):
     return (right & ~m.zero).any() and 10 * right.sum() >= m.trusted.sum()
 
 
-# --- the formula: a term or a factor is missing, at each element another --------------------------
+# --- the formula: a term or a factor is missing, at each element another --------------
 
 
 @cause(
     "term-missing",
-    "The error of the gradient of {x} is the same all along {along}{times}, as when a sum or a "
-    "mean is missing, goes over other dimensions than it should, or has a wrong factor.",
+    "The error of the gradient of {x} is the same all along {along}{times}, as when "
+    "a sum or a "
+    "mean is missing, goes over other dimensions than it should, or has a wrong "
+    "factor.",
     look="reductions in backward",
 )
 def term_missing(ms):
@@ -167,7 +176,8 @@ def term_missing(ms):
 
 
 def same_shaped(m):
-    """(name, vector) of the tensors by which a term of the gradient may be multiplied."""
+    """(name, vector) of the tensors by which a term of the gradient may be
+    multiplied."""
     found = {name: t for name, t in m.tensors.items() if t.shape == m.x.shape}
     found |= {
         _(EXP).format(name=name): found[name].exp()
@@ -179,7 +189,8 @@ def same_shaped(m):
 
 
 def rests(error, basis, shape, dims):
-    """How much of the error no combination of the basis explains, another one for each slice."""
+    """How much of the error no combination of the basis explains, another one for each
+    slice."""
     last = [-1 - k for k in range(len(dims))]
     size = math.prod(shape[d] for d in dims)
 
@@ -205,7 +216,8 @@ def rests(error, basis, shape, dims):
 
 @cause(
     "inner-derivative-forgotten",
-    "The gradient of {x} is grad_output itself{summed}, as if the derivative of {y} with respect "
+    "The gradient of {x} is grad_output itself{summed}, as if the derivative of {y} "
+    "with respect "
     "to {x} were not multiplied in.",
     look="the chain rule: grad_output times a derivative",
 )
@@ -216,9 +228,11 @@ def inner_derivative_forgotten(ms):
 
 @cause(
     "right-only-for-ones",
-    "The gradient of {x} is right where grad_output is all ones, as it is after `.sum()`, but not "
+    "The gradient of {x} is right where grad_output is all ones, as it is after "
+    "`.sum()`, but not "
     "in general.",
-    look="what mixes the elements of grad_output: a sum, a mean, an index or a transform",
+    look="what mixes the elements of grad_output: a sum, a mean, an index or a "
+    "transform",
 )
 def right_only_for_ones(ms):
     yield {}, lambda m: m.y.numel() > 1 and m.is_right_for_ones

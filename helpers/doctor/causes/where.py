@@ -44,9 +44,10 @@ ELSEWHERE = {  # are not all elements examined?
 class Spots:
     """What is right and what is wrong at one point.
 
-    elements: the numbers of those that are known; right, wrong: masks of them; sizes: {what it is:
-    numbers}, and bounds: {name: number}, by which the two may be told apart; smooth: does the
-    error shrink to 0?
+    elements: the numbers of those that are known; right, wrong: masks of them; sizes:
+              {what it is:
+    numbers}, and bounds: {name: number}, by which the two may be told apart; smooth:
+    does the error shrink to 0?
     """
 
     elements: torch.Tensor
@@ -139,14 +140,16 @@ def by_value(points, varied):
 
 
 def may_be_chance(points, right, wrong, bound):
-    """Are there so few elements that some bound, or 0, tells right from wrong by chance?"""
+    """Are there so few elements that some bound, or 0, tells right from wrong by
+    chance?"""
     if len(points[0].elements) > 3 and min(right, wrong) > 2:
         return False
     return bool(bound) or len(points) == 1 or right + wrong <= 7
 
 
 def regions(p):
-    """{(template, what, the bound's name): which of the elements}; the first: where it is 0"""
+    """{(template, what, the bound's name): which of the elements}; the first: where it
+    is 0"""
     found = {}
     for what, t in p.sizes.items():
         if t.dtype == torch.bool:
@@ -178,7 +181,8 @@ def by_place(shape, right, wrong):
 
 
 def indices(which, n, others=()):
-    """Some of n indices, in words; others: those that are known not to be among them."""
+    """Some of n indices, in words; others: those that are known not to be among
+    them."""
     known = sorted({*which, *map(int, others)}) if len(others) else range(n)
     first, last = which[0], which[-1]
     if len(which) > 2 and which == [k for k in known if first <= k <= last]:
@@ -245,7 +249,8 @@ def how(m):
 
 
 def relation(given, expected, limit, numbers):
-    """What all these wrong numbers are: one of the templates above, and what fills it."""
+    """What all these wrong numbers are: one of the templates above, and what fills
+    it."""
     ratio = given / expected
     first = ratio.reshape(-1)[0]
     if not given.any():

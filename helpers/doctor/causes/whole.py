@@ -1,4 +1,5 @@
-"""Causes that concern all of a gradient: it is missing, multiplied, or right if transformed."""
+"""Causes that concern all of a gradient: it is missing, multiplied, or right if
+transformed."""
 # ruff: noqa: B023 (a hypothesis is tried before the next one is made)
 
 import itertools
@@ -7,11 +8,13 @@ import math
 import torch
 
 from ..function.tensors import largest
-from ..measure.measurement import same
+from ..measure.comparison import same
 from ..report import MEANT, brief
 from ..words import N_, _
 from .cause import cause
-from .where import named_dims, subsets, value_of
+from .where import POWERS, named_dims, subsets
+
+ROUNDINGS = 16  # of the dtype that was given, by which a gradient may rightly be off
 
 
 def is_flat(ms):
@@ -36,7 +39,8 @@ def right_here_only(ms):
 @cause(
     "gradient-none",
     "The gradient of {x} is None, but {y} depends on {x}.",
-    look="what backward returns in the place of {x}; if it is meant as a constant, give "
+    look="what backward returns in the place of {x}; if it is meant as a constant, "
+    "give "
     "requires_grad=True to the other inputs only",
 )
 def gradient_none(ms):
@@ -88,7 +92,7 @@ def grad_output_ignored(ms):
     return {"only": _(", so it is right only for ones") if only else ""}
 
 
-# --- a factor -------------------------------------------------------------------------------------
+# --- a factor -------------------------------------------------------------------------
 
 
 @cause("negated", "The gradient of {x} is right, but negated.", look="the sign")
@@ -97,7 +101,8 @@ def negated(ms):
 
 
 def sizes(m):
-    """[(size, what it is)] of the output and of the input: of one dimension, of several, of all."""
+    """[(size, what it is)] of the output and of the input: of one dimension, of
+    several, of all."""
     found = []
     for t, shape in ((m.output, m.y.shape), (f"`{m.input}`", m.shape)):
         for dims in subsets(shape):
@@ -107,30 +112,48 @@ def sizes(m):
     return [pair for _, *pair in sorted(found, key=lambda triple: triple[0])]
 
 
-def size(ms, power):
-    """The words for a size of the output or the input that is the factor, or one over it.
+def reason(ms):
+    """Which number that was given the factor is, in words; "" if none is.
 
-    It must be so for other sizes, too, unless the function takes none. Where the factor is a number
-    that was given, that is a better name.
+    It must be so at other sizes, and for other values of the number, too.
     """
-    if ms.factor is None or value_of(ms.factor, ms[0].subject.numbers):
+    for power, template in POWERS:
+        for name, n in ms[0].subject.numbers.items():
+            close = 1e-4 * abs(ms.factor)
+            if isinstance(ms.factor, complex) or abs(n**power - ms.factor) > close:
+                continue
+            if ms.others and all(
+                m.fits(m.given / m.subject.numbers[name] ** power)
+                for m in ms.others
+                if name in m.subject.numbers
+            ):
+                return _(template).format(name=name)
+    return ""
+
+
+def size(ms, power):
+    """The words for a size of the output or the input that is the factor, or 1 /
+    factor.
+
+    It must be so for other sizes, too. A number that was given is a better name.
+    """
+    if ms.factor is None or not ms.of_other_sizes or reason(ms):
         return None
     for k, (n, what) in enumerate(sizes(ms[0])):
-        for sign in (1, -1) if n > 2 else ():
+        changed = any(sizes(m)[k][0] != n for m in ms.of_other_sizes)
+        for sign in (1, -1) if n > 2 and changed else ():
             if abs(ms.factor / (sign * n**power) - 1) < 1e-4 and all(
                 m.fits(m.given * (sign * sizes(m)[k][0] ** -power)) for m in ms.others
             ):
-                return {
-                    "n": n,
-                    "what": what,
-                    "negated": "" if sign > 0 else _(" and negated"),
-                }
+                negated = "" if sign > 0 else _(" and negated")
+                return {"n": n, "what": what, "negated": negated}
     return None
 
 
 @cause(
     "mean-for-sum",
-    "The gradient of {x} is 1/{n} of what it should be{negated}, and {n} is the size of {what}: a "
+    "The gradient of {x} is 1/{n} of what it should be{negated}, and {n} is the size "
+    "of {what}: a "
     "mean where a sum belongs?",
     look="how the gradient of {x} is reduced",
 )
@@ -140,7 +163,8 @@ def mean_for_sum(ms):
 
 @cause(
     "sum-for-mean",
-    "The gradient of {x} is {n} times too large{negated}, and {n} is the size of {what}: a sum "
+    "The gradient of {x} is {n} times too large{negated}, and {n} is the size of "
+    "{what}: a sum "
     "where a mean belongs?",
     look="how the gradient of {x} is reduced",
 )
@@ -156,14 +180,15 @@ def sum_for_mean(ms):
 def scaled(ms):
     if ms.factor is None:
         return None
-    value = value_of(ms.factor, ms[0].subject.numbers)
+    value = reason(ms)
     return {"factor": _("{number}{value}").format(number=brief(ms.factor), value=value)}
 
 
 @cause(
     "few-digits",
     "The gradient of {x} is right to {digits} only.",
-    look="casts to a lower precision in backward, constants written with few digits, and a forward "
+    look="casts to a lower precision in backward, constants written with few digits, "
+    "and a forward "
     "that approximates",
 )
 def few_digits(ms):
@@ -179,16 +204,22 @@ def few_digits(ms):
         return None  # something is added; rounding leaves 0
     digits = max(1, math.floor(-math.log10(worst)))
     said = _("{n} digits") if digits > 1 else _("{n} digit")
-    return {"digits": said.format(n=digits)}
+    gaps = {"digits": said.format(n=digits)}
+    given = ms[0].subject.lower
+    if given and worst <= ROUNDINGS * torch.finfo(given).eps:
+        return gaps | {"severity": "warning"}
+    return gaps
 
 
 def is_rounded(m):
-    """Is it proportional to grad_output, but that of a sum is not quite the sum of those?"""
+    """Is it proportional to grad_output, but that of a sum is not quite the sum of
+    those?"""
     return is_proportional(m) and rest_of_sums(m) > 1e-6
 
 
 def is_proportional(m):
-    """To a multiple of 2, so that what is rounded stays so? A solver's tolerance is no error."""
+    """To a multiple of 2, so that what is rounded stays so? A solver's tolerance is no
+    error."""
     off = m.vjp(-1024 * m.vs[0]) / 1024 + m.given[0]
     error = largest((m.sampled - m.expected)[:, m.trusted])
     return largest(off) <= max(1e-6 * largest(m.given), 1e-3 * error)
@@ -203,7 +234,8 @@ def rest_of_sums(m):
 @cause(
     "not-linear",
     "The gradient of {x} is not proportional to grad_output{how}.",
-    look="terms without grad_output as a factor, and what is done to grad_output itself",
+    look="terms without grad_output as a factor, and what is done to grad_output "
+    "itself",
 )
 def not_linear(ms):
     m = ms[0]
@@ -215,12 +247,13 @@ def not_linear(ms):
     return {"how": how, "meant": MEANT}
 
 
-# --- right after a transformation: of the gradient, of grad_output, of another input --------------
+# --- right after a transformation: of the gradient, of grad_output, of another input --
 
 
 @cause(
     "conjugate",
-    "The gradient of {x} is right for real numbers, but a conjugate is missing or one too many.",
+    "The gradient of {x} is right for real numbers, but a conjugate is missing or "
+    "one too many.",
     look="PyTorch multiplies grad_output by the conjugate of the derivative",
 )
 def conjugate(ms):
@@ -244,7 +277,8 @@ def transposed(ms):
 @cause(
     "swapped",
     "The gradient returned for {x} is that of `{other}`.",
-    look="the order in which backward returns its gradients, and what belongs to {x} only",
+    look="the order in which backward returns its gradients, and what belongs to {x} "
+    "only",
 )
 def swapped_gradients(ms):
     return swapped(ms)
@@ -263,7 +297,8 @@ def swapped(ms):
 @cause(
     "other-output",
     "The gradient of {x} is that through {other}.",
-    look="the order in which backward receives a grad_output for each output of forward",
+    look="the order in which backward receives a grad_output for each output of "
+    "forward",
 )
 def of_another_output(ms):
     for o, name in enumerate(ms[0].point.names):
@@ -277,7 +312,8 @@ def of_another_output(ms):
 @cause(
     "reversed",
     "The gradient of {x} is right, but {how}.",
-    look="flips and index arithmetic; the direction, or a conjugate, of a Fourier transform",
+    look="flips and index arithmetic; the direction, or a conjugate, of a Fourier "
+    "transform",
 )
 def reversed_along(ms):
     for how, there in flips(ms[0].shape):
@@ -287,7 +323,8 @@ def reversed_along(ms):
 @cause(
     "shifted",
     "The gradient of {x} is right, but shifted by {by} along dimension {d}.",
-    look="index arithmetic: bounds that are off by one, or the direction (backward shifts the "
+    look="index arithmetic: bounds that are off by one, or the direction (backward "
+    "shifts the "
     "other way than forward)",
 )
 def shifted(ms):
@@ -312,7 +349,8 @@ def shifted(ms):
 @cause(
     "misplaced",
     "The gradient of {x} {has} in the wrong places.",
-    look="indices: gather against scatter, a permutation against its inverse, negative ones",
+    look="indices: gather against scatter, a permutation against its inverse, "
+    "negative ones",
 )
 def misplaced(ms):
     yield (
@@ -330,7 +368,8 @@ def same_but_order(a, b, limit):
 
 @cause(
     "jacobian-transposed",
-    "The gradient of {x} is the Jacobian times grad_output; the transposed Jacobian belongs there.",
+    "The gradient of {x} is the Jacobian times grad_output; the transposed Jacobian "
+    "belongs there.",
     look="the transpose of the matrix that multiplies grad_output",
 )
 def jacobian_transposed(ms):

@@ -1,7 +1,7 @@
 """What an examination may cost.
 
-What is measured of a gradient is bounded by counting, so that a report is always the same; the
-search for lines has a `Budget`.
+What is measured of a gradient is bounded by counting, so that a report is always the
+same; the search for lines has a `Budget`.
 """
 
 import time
@@ -17,7 +17,8 @@ AN_OPERATION = 2000  # takes as long as this many elements of its output
 AT_EASE, CALLS_A_RUN, LEAST = 10, 8, 40  # seconds, estimated; calls of forward; runs
 STOPPED_LOOKING = note(
     "stopped-looking",
-    "The search for the line to change stopped when its budget was spent; the verdict stands.",
+    "The search for the line to change stopped when its budget was spent; the "
+    "verdict stands.",
     look="smaller inputs; or more of both: `lines=Budget(runs, seconds)`",
 )
 
@@ -25,16 +26,17 @@ STOPPED_LOOKING = note(
 class Budget:
     """What the search for lines may cost in one examination.
 
-    runs: of backward, with an edit; of a slow function, so many fewer that they take some ten
-          seconds on an idle machine, by what is counted of its work
-    seconds: since the examination began; the last bound, so that the words do not depend on how
-          busy a machine is
+    runs: of backward, with an edit; of a slow function, so many fewer that they take
+          some ten seconds on an idle machine, by what is counted of its work
+    seconds: since the examination began; the last bound, so that the words do not
+          depend on how busy a machine is
     """
 
     def __init__(self, runs=2000, seconds=60.0):
         self.runs, self.seconds, self.start = runs, seconds, time.monotonic()
         self.spent, self.stopped = 0, False
-        self.known = []  # what was found for one gradient, to be tried first for the next
+        # What was found for one gradient, to be tried first for the next
+        self.known = []
         self.mends_all = None  # what was found for all of them
 
     def fit(self, subject):
@@ -59,7 +61,8 @@ class Budget:
 
 
 class Work(Mode):
-    """Counts as FlopCounterMode does, but leaves modules alone, which backward may call."""
+    """Counts as FlopCounterMode does, but leaves modules alone, which backward may
+    call."""
 
     def __init__(self):
         super().__init__()
@@ -67,7 +70,7 @@ class Work(Mode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func._overloadpacket)
+        formula = flop_registry.get(getattr(func, "_overloadpacket", None))
         if formula:
             self.flops += formula(*args, **(kwargs or {}), out_val=result)
         size = result.numel() if isinstance(result, torch.Tensor) else 0
@@ -76,18 +79,21 @@ class Work(Mode):
 
 
 def calls_a_second(subject):
-    """How often forward can be called in about a second, estimated from its operations."""
+    """How often forward can be called in about a second, estimated from its
+    operations."""
     with Work() as work:
         subject.forward(subject.values)
     return int(3e8 / (work.elements + work.flops / 10))
 
 
 def calls_allowed(subject):
-    """How often a diagnosis may call forward: three times as often as until then, or a second."""
+    """How often a diagnosis may call forward: three times as often as until then, or a
+    second."""
     return max(3 * subject.calls, subject.calls_a_second)
 
 
 def shared(calls, inputs):
-    """How many inputs, and how many elements of each, this many calls of forward can examine."""
+    """How many inputs, and how many elements of each, this many calls of forward can
+    examine."""
     inputs = max(1, min(inputs, calls // (16 * PER_ELEMENT)))
     return inputs, min(512, max(16, calls // (PER_ELEMENT * inputs)))

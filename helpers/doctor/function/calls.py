@@ -1,4 +1,5 @@
-"""The calls of Functions in a running program: noticed, told apart, copied, and made again."""
+"""The calls of Functions in a running program: noticed, told apart, copied, and made
+again."""
 
 import contextlib
 import copy
@@ -20,7 +21,7 @@ from .private import methods, operator, takes_ctx, transforming, without_modes
 from .source import HERE, LIBRARIES, LIBRARY, closure, module_of
 from .tensors import mapped, tensors
 
-# --- which Function, and which call of it ---------------------------------------------------------
+# --- which Function, and which call of it ---------------------------------------------
 
 
 def full_name(cls):
@@ -40,7 +41,8 @@ PLAIN = (bool, int, str, bytes, type(None), torch.dtype, torch.device, enum.Enum
 
 
 def pattern(value, depth=4):
-    """What calls that are examined only once have in common; it holds nothing of the program."""
+    """What calls that are examined only once have in common; it holds nothing of the
+    program."""
     kind = type(value)
     if kind is float:
         return kind
@@ -56,7 +58,8 @@ def pattern(value, depth=4):
 
 
 def parts(value):
-    """What is in a tuple, list or dict, in a partial, and in the closure of a function."""
+    """What is in a tuple, list or dict, in a partial, and in the closure of a
+    function."""
     if isinstance(value, (tuple, list)):
         return value
     if isinstance(value, dict):
@@ -67,7 +70,8 @@ def parts(value):
 
 
 def held(value, replaced=True, depth=4):
-    """The tensors in modules, closures, bound methods and objects, but in no list of tensors.
+    """The tensors in modules, closures, bound methods and objects, but in no list of
+    tensors.
 
     replaced: does the doctor replace the tensors in this value?
     """
@@ -104,7 +108,8 @@ def autocasts():
 
 
 def heard_by(hear):
-    """For a while, in all threads, hear(cls, args, records) runs before the forward of a Function.
+    """For a while, in all threads, hear(cls, args, records) runs before the forward of
+    a Function.
 
     records: as far as is known, is there a graph through which the program may go back?
     What hear returns, if anything, is called with what forward has returned.
@@ -125,7 +130,7 @@ def heard_by(hear):
     return methods("forward", way, everywhere=True)
 
 
-# --- a call, copied -------------------------------------------------------------------------------
+# --- a call, copied -------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -146,7 +151,8 @@ class Call:
     @classmethod
     def of(cls, function, args, size):
         def copied(name, tensor):
-            # One in a list is a constant: autograd looks at the arguments themselves only.
+            # One in a list is a constant: autograd looks at the arguments themselves
+            # only.
             needs = tensor.requires_grad and "[" not in name and "." not in name
             made = tensor.detach().clone()
             if type(made) is not type(tensor) and not isinstance(
@@ -171,13 +177,15 @@ class Call:
         return cls(function, args, autocasts(), size, called, given, shared)
 
     def held(self):
-        """The tensors that the arguments hold where the doctor does not replace them."""
+        """The tensors that the arguments hold where the doctor does not replace
+        them."""
         values = [*self.args, *vars(self.cls).values()]
         values = [getattr(v, "__func__", v) for v in values]  # of a static method
         return {id(t): t for value in values for t in held(value)}.values()
 
     def again(self):
-        """(fn, args, kwargs), as `examine` takes them; fn: with the call's autocast and state."""
+        """(fn, args, kwargs), as `examine` takes them; fn: with the call's autocast and
+        state."""
         op, args, kwargs = operator(self.cls), self.args, {}
 
         def apply(*args, **kwargs):
@@ -219,7 +227,7 @@ def fresh(value):
     return value
 
 
-# --- where ----------------------------------------------------------------------------------------
+# --- where ----------------------------------------------------------------------------
 
 
 def where(frame):

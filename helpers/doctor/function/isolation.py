@@ -11,7 +11,9 @@ import warnings
 import torch
 from torch.overrides import TorchFunctionMode
 
-# --- what a call raises ---------------------------------------------------------------------
+from .private import buffers_kept
+
+# --- what a call raises ---------------------------------------------------------------
 
 HANDLERS = set()  # the code of the caller's signal handlers
 
@@ -25,7 +27,8 @@ class CallError(Exception):
 
 @contextlib.contextmanager
 def phase(name):
-    """What is raised inside becomes a CallError, unless a caller's time limit raised it."""
+    """What is raised inside becomes a CallError, unless a caller's time limit raised
+    it."""
     try:
         yield
     except Exception as error:
@@ -53,7 +56,7 @@ def of_a_signal(error):
     )
 
 
-# --- random numbers: seeded, and noticed where they are drawn --------------------------------
+# --- random numbers: seeded, and noticed where they are drawn -------------------------
 
 PYTHONS = random.seed.__self__
 
@@ -75,7 +78,8 @@ def reseed(seed):
 
 
 def draws():
-    """Has the run that has just ended drawn random numbers? (Each starts from one seed.)"""
+    """Has the run that has just ended drawn random numbers? (Each starts from one
+    seed.)"""
     after = [generator.get_state() for generator in generators()]
     reseed(0)
     before = [generator.get_state() for generator in generators()]
@@ -83,7 +87,8 @@ def draws():
 
 
 class OwnGenerators(TorchFunctionMode):
-    """Notes whether random numbers are drawn from generators that are not PyTorch's default."""
+    """Notes whether random numbers are drawn from generators that are not PyTorch's
+    default."""
 
     used = False
 
@@ -92,7 +97,7 @@ class OwnGenerators(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-# --- the random state and global settings stay as they are ------------------------------------
+# --- the random state and global settings stay as they are ----------------------------
 
 
 @contextlib.contextmanager
@@ -113,6 +118,7 @@ def undisturbed():
             warnings.catch_warnings(),
             contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(io.StringIO()),
+            buffers_kept(),
             torch.inference_mode(False),
             torch.autograd.set_detect_anomaly(False),
         ):

@@ -1,13 +1,16 @@
-"""Everything of PyTorch that the doctor uses and PyTorch does not document; a test that it works.
+"""Everything of PyTorch that the doctor uses and PyTorch does not document; a test that
+it works.
 
-Known to work on torch 2.10 to 2.15. Python looks up `forward` on the class of a Function each time
-the Function is applied, and `backward` each time the engine runs it. A descriptor of this name on
-the metaclass, FunctionMeta, comes first: while the doctor watches, it returns a wrapped method.
+Known to work on torch 2.10 to 2.15. Python looks up `forward` on the class of a
+Function each time the Function is applied, and `backward` each time the engine runs it.
+A descriptor of this name on the metaclass, FunctionMeta, comes first: while the doctor
+watches, it returns a wrapped method.
 """
 
 import contextlib
 import functools
 import inspect
+import sys
 import threading
 
 import torch
@@ -38,7 +41,8 @@ WAYS = {}  # by the name of a method: pairs (thread or None, way)
 
 @contextlib.contextmanager
 def methods(name, way, everywhere=False):
-    """For a while, way(method, cls, *args) runs instead of this method of every Function.
+    """For a while, way(method, cls, *args) runs instead of this method of every
+    Function.
 
     name: "forward", "setup_context", "backward" (a `vjp`, too) or another static method
     way: it may call method(*args); only in this thread, or everywhere, in all threads
@@ -60,7 +64,8 @@ def methods(name, way, everywhere=False):
 
 
 class Watched:
-    """The descriptor on FunctionMeta: it returns the method of a Function, wrapped in WAYS."""
+    """The descriptor on FunctionMeta: it returns the method of a Function, wrapped in
+    WAYS."""
 
     def __init__(self, name):
         self.name, self.of_function = name, getattr(Function, name)
@@ -154,7 +159,10 @@ def transforming():
 
 
 class Mode(TorchDispatchMode):
-    """A mode under which what is compiled is compiled, and which does not import the compiler."""
+    """A mode that control flow passes through, under which what is compiled is
+    compiled, and which does not import the compiler."""
+
+    supports_higher_order_operators = True
 
     @classmethod
     def ignore_compile_internals(cls):
@@ -165,6 +173,17 @@ class Mode(TorchDispatchMode):
         cls,
     ):  # else it would, only to say that the mode is not compiled
         return False
+
+
+@contextlib.contextmanager
+def buffers_kept():
+    """For a while, what is compiled keeps its memory for a second backward pass."""
+    config = sys.modules.get("torch._functorch.config")
+    if not config:
+        yield
+        return
+    with config.patch(donated_buffer=False):
+        yield
 
 
 class BlindError(RuntimeError):
@@ -186,7 +205,8 @@ BOUND = Probe.apply  # as programs bind theirs, before anybody watches
 
 @functools.cache
 def self_test():
-    """Raises BlindError unless the forward and the backward of a Function are seen here."""
+    """Raises BlindError unless the forward and the backward of a Function are seen
+    here."""
     seen = []
 
     def way(method, cls, *args):
@@ -198,6 +218,7 @@ def self_test():
         BOUND(x).sum().backward()
     if seen != [Probe, Probe]:
         raise BlindError(
-            f"the doctor does not see Functions on torch {torch.__version__}; it is known to work "
+            f"the doctor does not see Functions on torch {torch.__version__}; it is "
+            f"known to work "
             f"on torch 2.10 to 2.15"
         )

@@ -1,8 +1,8 @@
 """The user's source: where it runs, as it reads, and does it nothing but compute?
 
-An edited function hands arguments to what it calls that nobody has foreseen: a kernel would
-end Python, a collective would wait forever, a file would be lost. So only what is known to
-do nothing but compute is edited.
+An edited function hands arguments to what it calls that nobody has foreseen: a kernel
+would end Python, a collective would wait forever, a file would be lost. So only what is
+known to do nothing but compute is edited.
 """
 
 import ast
@@ -26,7 +26,7 @@ from torch.autograd import Function
 from ..words import _
 from .private import FunctionCtx, on_ctx
 
-# --- which line runs, and what it saves ---------------------------------------------------
+# --- which line runs, and what it saves -----------------------------------------------
 
 LIBRARY = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 HERE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -63,7 +63,7 @@ def saving(instead):
     return on_ctx("save_for_backward", way)
 
 
-# --- sources --------------------------------------------------------------------------------------
+# --- sources --------------------------------------------------------------------------
 
 
 class UnsuitableError(Exception):
@@ -73,7 +73,8 @@ class UnsuitableError(Exception):
 class Source:
     """The definition of a function.
 
-    text: without its indent, with decorators; tree: of it, without them; line(node): in its file
+    text: without its indent, with decorators; tree: of it, without them; line(node): in
+          its file
     """
 
     def __init__(self, fn):
@@ -95,7 +96,8 @@ class Source:
 
 @functools.lru_cache(256)
 def read(code, file):  # equal codes may be of two files
-    """The source of a function, without its indent, and the number of its first line."""
+    """The source of a function, without its indent, and the number of its first
+    line."""
     linecache.checkcache(
         file
     )  # inspect.getsource would look at all imported modules, slowly
@@ -121,7 +123,8 @@ def code_of(tree, fn):
     return code
 
 
-# Not calls and attributes: they depend on how a module was imported. FOR_ITER has no argument.
+# Not calls and attributes: they depend on how a module was imported. FOR_ITER has no
+# argument.
 COMPARED = r"(BINARY|COMPARE|LOAD_(CONST|FAST|GLOBAL|SMALL_INT)|STORE|UNARY)"
 
 
@@ -134,7 +137,7 @@ def contents(code):
     ]
 
 
-# --- do they nothing but compute? -----------------------------------------------------------------
+# --- do they nothing but compute? -----------------------------------------------------
 
 BUILTINS = {
     "abs",
@@ -280,14 +283,16 @@ def is_known(value):
 
 
 def module_of(fn):
-    """The name of its module: "" in a namespace without a name, "torch" if it is written in C."""
+    """The name of its module: "" in a namespace without a name, "torch" if it is
+    written in C."""
     return fn.__module__ or ("" if inspect.isfunction(fn) else "torch")
 
 
 def harmless(fn, lines, cls=None, depth=2):
     """Do these lines of a function nothing but compute, by PyTorch and Python?
 
-    cls: the Function that it is part of; depth: of the functions that it calls, which are read, too
+    cls: the Function that it is part of; depth: of the functions that it calls, which
+         are read, too
     """
     nodes = [node for line in lines for node in ast.walk(line)]
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
@@ -302,6 +307,13 @@ def harmless(fn, lines, cls=None, depth=2):
     if strange or any(map(is_refused, attributes - own.keys())):
         return False
     called = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    called |= {
+        target.id
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
     called |= known.keys() | BUILTINS
     fixed = {*known, cls.__name__} if cls else {*known}
     used = [known[name] for name in names & known.keys()]
@@ -326,7 +338,8 @@ def is_refused(name):
 
 
 def is_fine(node, fixed, called):
-    """May this node run? fixed: names of what may not be changed; called: of what may be called."""
+    """May this node run? fixed: names of what may not be changed; called: of what may
+    be called."""
     match node:
         case ast.With(items=items):
             return all(

@@ -9,10 +9,12 @@ import inspect
 import torch
 from torch.autograd import Function
 
+from ..words import _
 from .budget import calls_a_second
 from .isolation import CallError, forgiving, phase, reseed
 from .private import (
     BackwardCFunction,
+    has_numbers,
     methods,
     on_ctx,
     self_test,
@@ -23,25 +25,30 @@ from .source import only_compute
 from .tensors import (
     as_vector,
     differentiable,
+    equal,
     has_gradient,
     has_memory,
+    is_dense,
     is_sparse,
     mapped,
+    normalized_as,
     tensors,
     values_of,
     with_values,
 )
 
 SLOW = 50  # calls a second, or fewer
-SIZES = 4  # that are made smaller, at most
+LARGER = 20_000  # elements, of what is doubled
+SIZES = 4  # that are changed, at most
 
 
-# --- one forward pass, and its graph --------------------------------------------------------------
+# --- one forward pass, and its graph --------------------------------------------------
 
 
 @dataclasses.dataclass
 class Run:
-    """One forward pass: outputs that are floating-point or complex, and what went into it."""
+    """One forward pass: outputs that are floating-point or complex, and what went into
+    it."""
 
     names: list
     outputs: list
@@ -56,15 +63,18 @@ class Run:
 
     @functools.cached_property
     def outside(self):
-        """Other tensors to whose `.grad` backward adds: those that a closure holds, say."""
+        """Other tensors to whose `.grad` backward adds: those that a closure holds,
+        say."""
         own = {id(leaf) for leaf in self.leaves}
         ends = [n for n in graph(self.outputs) if type(n).__name__ == "AccumulateGrad"]
         return [node.variable for node in ends if id(node.variable) not in own]
 
     def grads(self, outputs, vs, **options):
-        """What backward leaves in the `.grad` of the leaves; that of other tensors stays.
+        """What backward leaves in the `.grad` of the leaves; that of other tensors
+        stays.
 
-        Not torch.autograd.grad, which some Functions refuse, and which misses what they add.
+        Not torch.autograd.grad, which some Functions refuse, and which misses what they
+        add.
         """
         kept = [(t, t.grad) for t in self.outside]
         for tensor in (*self.leaves, *self.outside):
@@ -116,7 +126,7 @@ def own_grads():
         yield written
 
 
-# --- the function ---------------------------------------------------------------------------------
+# --- the function ---------------------------------------------------------------------
 
 
 class Scope(torch.nn.Module):
@@ -131,22 +141,27 @@ class Scope(torch.nn.Module):
 
 
 class Subject:
-    """The examined function, callable with other values for the inputs that are differentiated.
+    """The examined function, callable with other values for the inputs that are
+    differentiated.
 
-    fn, cls, scope: a copy of what was given; the Function, if it is one; around the module
+    fn, cls, scope: a copy of what was given; the Function, if it is one; around the
+        module
     arguments: {name: what was given}; split: how many of them are positional
-    names, original, tensors: of all tensors in these, and of the module's state: as given, and in
-              the dtype of the examination; of a sparse tensor, its values
+    names, original, tensors: of all tensors in these, and of the module's state: as
+              given, and in the dtype of the examination; of a sparse tensor, its values
     sparse:   {number: tensor} of those that are sparse
     examined: which of them are differentiated, by number
-    frozen:   which could be, but were given as constants beside others that require a gradient
+    frozen:   which could be, but were given as constants beside others that require a
+              gradient
     inputs, values: the names and values of these
     leaves:   the names of the leaves that required a gradient when they were given
     state:    the names of a module's parameters and buffers
-    lower:    the dtype that was given, if it is below float64, and float64 is examined instead
+    lower:    the dtype that was given, if it is below float64, and float64 is examined
+              instead
     eps:      that of the values as they are
     """
 
+    lay = staticmethod(torch.clone)  # how a tensor is handed over
     records = False  # does it compute something else where nothing is recorded?
     protects = False  # does backward change what it is handed?
 
@@ -188,8 +203,8 @@ class Subject:
             for name, value in self.arguments.items()
             for slot in tensors(value, name)
         ]
-        chosen = any(t.requires_grad for _, t in slots)
-        can_move = [differentiable(values_of(t)) for _, t in slots]
+        chosen = any(t.requires_grad for _name, t in slots)
+        can_move = [differentiable(values_of(t)) for _name, t in slots]
         examined = [
             can and (t.requires_grad or not chosen)
             for can, (_, t) in zip(can_move, slots, strict=True)
@@ -200,16 +215,17 @@ class Subject:
             if self.is_module
             else []
         )
-        if any(torch.nn.parameter.is_lazy(t) for _, t in state):
+        if any(torch.nn.parameter.is_lazy(t) for _name, t in state):
             raise ValueError("fn has parameters without a shape: call it once before")
-        self.state = [name for name, _ in state]
+        self.state = [name for name, _t in state]
         slots += state
-        examined += [t.requires_grad for _, t in state]
-        self.names = [name for name, _ in slots]
+        examined += [t.requires_grad for _name, t in state]
+        self.names = [name for name, _t in slots]
         self.leaves = {name for name, t in slots if t.requires_grad and t.is_leaf}
         self.sparse = {k: t.detach() for k, (_, t) in enumerate(slots) if is_sparse(t)}
-        self.original = [values_of(t.detach()) for _, t in slots]
-        self.unjudged = {}  # {name: why its gradient is not examined, a code of NOT_JUDGED}
+        self.original = [values_of(t.detach()) for _name, t in slots]
+        # {name: why its gradient is not examined, a code of NOT_JUDGED}
+        self.unjudged = {}
         self.dtype = None  # of the examination; None is as given
         self.choose([k for k, wanted in enumerate(examined) if wanted])
         low = [
@@ -218,7 +234,8 @@ class Subject:
         self.lower = low[0] if low else None
 
     def argument_names(self, count):
-        """The names of the first `count` positional arguments: `x`, `args[0]`, or `input 0`."""
+        """The names of the first `count` positional arguments: `x`, `args[0]`, or
+        `input 0`."""
         target = self.cls.forward if self.cls else getattr(self.fn, "forward", self.fn)
         try:
             parameters = list(inspect.signature(target).parameters.values())
@@ -234,7 +251,7 @@ class Subject:
         ]
         return names + [rest[0].format(k) for k in range(count - len(names))]
 
-    # --- what is known of it ----------------------------------------------------------------------
+    # --- what is known of it ----------------------------------------------------------
 
     calls_a_second = functools.cached_property(calls_a_second)
 
@@ -245,7 +262,8 @@ class Subject:
 
     @functools.cached_property
     def numbers(self):
-        """{in words: value} of the numbers that it was given, and of floats in modules and ctx."""
+        """{in words: value} of the numbers that it was given, and of floats in modules
+        and ctx."""
         held = [("", self.arguments)]
         for name, module in self.scope.module.named_modules() if self.is_module else ():
             held.append((f"{name}." if name else "", vars(module)))
@@ -272,7 +290,7 @@ class Subject:
         """Do the Functions that it applies nothing but compute?"""
         return only_compute(self.functions)
 
-    # --- its calls --------------------------------------------------------------------------------
+    # --- its calls --------------------------------------------------------------------
 
     def choose(self, examined):
         """Differentiate with respect to the tensors of these numbers."""
@@ -280,7 +298,8 @@ class Subject:
         self.use(self.dtype)
 
     def use(self, dtype):
-        """Work in `dtype` (and the complex type that belongs to it), or as given if None."""
+        """Work in `dtype` (and the complex type that belongs to it), or as given if
+        None."""
         self.dtype = dtype
         self.tensors = [
             t.to(dtype.to_complex() if t.is_complex() else dtype)
@@ -292,11 +311,12 @@ class Subject:
         self.eps = max((torch.finfo(v.dtype).eps for v in self.values), default=0.0)
 
     def call(self, tensors):
-        """What the function returns for these tensors instead of those that it was given."""
+        """What the function returns for these tensors instead of those that it was
+        given."""
         self.calls += 1
         supply = iter(tensors)
         values = [
-            mapped(v, "", lambda *_: next(supply)) for v in self.arguments.values()
+            mapped(v, "", lambda *_slot: next(supply)) for v in self.arguments.values()
         ]
         args = tuple(values[: self.split])
         kwargs = dict(
@@ -305,7 +325,8 @@ class Subject:
         return self.within(list(supply), lambda: self.fn(*args, **kwargs))
 
     def within(self, state, do):
-        """do(), with these tensors as the state of the module, which backward may ask for, too."""
+        """do(), with these tensors as the state of the module, which backward may ask
+        for, too."""
         if not self.is_module:
             return do()
         state = {f"module.{name}": t for name, t in zip(self.state, state, strict=True)}
@@ -326,7 +347,11 @@ class Subject:
             zip(self.examined, leaves, strict=True)
         )
         # Clones, not leaves: a function may rightly change its input in place.
-        passed, saved, marked = [t.clone() for t in given.values()], [], []
+        passed, saved, marked = (
+            [self.lay(t) if is_dense(t) else t.clone() for t in given.values()],
+            [],
+            [],
+        )
         for k, t in self.sparse.items():
             passed[k] = with_values(t, passed[k])
         for name, t in zip(self.names, passed, strict=True):
@@ -335,9 +360,9 @@ class Subject:
 
         def saves(method, ctx, *tensors):
             if not transforming():
-                saved.extend(
-                    (t, t._version) for t in tensors if isinstance(t, torch.Tensor)
-                )
+                given = [t for t in tensors if isinstance(t, torch.Tensor)]
+                kept = filter(has_numbers, given)  # or it is traced
+                saved.extend((t, t._version, t.detach().clone()) for t in kept)
             return method(ctx, *tensors)
 
         def marks(method, ctx, *tensors):
@@ -351,14 +376,16 @@ class Subject:
                 watches.enter_context(on_ctx("mark_non_differentiable", marks))
             result = self.call(passed)
         everything = tensors(result, "output")
-        others = [t for _, t in everything if not has_gradient(t)]
+        others = [t for _name, t in everything if not has_gradient(t)]
         found = [(name, t) for name, t in everything if has_gradient(t)]
-        names = ["the output" if name == "output" else f"`{name}`" for name, _ in found]
-        stale = any(t._version != version for t, version in saved)
-        saved = [t for t, _ in saved]
+        names = [
+            "the output" if name == "output" else f"`{name}`" for name, _t in found
+        ]
+        stale = any(v != t._version or not equal(t, c) for t, v, c in saved)
+        saved = [t for t, *_before in saved]
         return Run(
             names,
-            [t for _, t in found],
+            [t for _name, t in found],
             leaves,
             passed,
             saved,
@@ -373,7 +400,8 @@ class Subject:
         return [as_vector(t) for t in self.run(values, needs=self.records).outputs]
 
     def backward(self, run, vs, retain=False, create=False, seed=1):
-        """Gradients of sum(v · output), one for each examined input; None where there is none."""
+        """Gradients of sum(v · output), one for each examined input; None where there
+        is none."""
         pairs = [(o, v) for o, v in zip(run.outputs, vs, strict=True) if v is not None]
         pairs = [(o, v) for o, v in pairs if o.requires_grad]
         if not pairs or not any(leaf.requires_grad for leaf in run.leaves):
@@ -404,11 +432,12 @@ class Subject:
         return self.backward(self.run(values), vs)
 
 
-# --- the same with other arguments ----------------------------------------------------------------
+# --- the same with other arguments ----------------------------------------------------
 
 
 def with_other_arguments(subject):
-    """Yields the subject with another value of each number that it was given; `what` says which.
+    """Yields the subject with another value of each number that it was given; `what`
+    says which.
 
     Of whole numbers only where the code does nothing but compute.
     """
@@ -422,42 +451,77 @@ def with_other_arguments(subject):
             yield other
 
 
-def of_sizes(subject, few):
-    """The subject with the first elements of each tensor, if forward takes them; or None.
+def of_sizes(subject, few, alone=None):
+    """The subject with some of the elements of each tensor, if forward takes them; or
+    None.
 
-    few: {size: smaller size}. The state of a module stays as it is.
+    few: {size: another size}, of all tensors or of that number alone. What the inputs
+         share stays: of equal halves, both change.
+    The state of a module stays as it is.
     """
     other = copy.copy(subject)
     own = subject.tensors[: len(subject.tensors) - len(subject.state)]
+    chosen = {n: indices(own, n, m) for n, m in few.items()}
     with forgiving():
         for k, t in enumerate(own):
-            if k in subject.sparse:  # whose values stand where indices say
+            # The values of what is sparse stand where indices say.
+            if k in subject.sparse or alone not in (None, k):
                 continue
-            own[k] = t[tuple(slice(few.get(n)) for n in t.shape)]
+            cut = t
+            for d, n in enumerate(t.shape):
+                cut = cut.index_select(d, chosen[n].to(t.device)) if n in few else cut
             ends = [n for n in few if is_index(t) and (t < n).all()]
-            if ends:  # perhaps indices into something that is smaller now
-                own[k] = own[k] % few[min(ends)]
+            if ends and few[min(ends)] < min(ends):  # perhaps into what is smaller now
+                cut = cut % few[min(ends)]
+            own[k] = cut if is_index(t) else normalized_as(t, cut)
         other.tensors = [t.contiguous() for t in own] + subject.tensors[len(own) :]
         other.values = [other.tensors[k] for k in other.examined]
+        other.what = _("{n} becomes {m}").format(n=min(few), m=few[min(few)])
         if all(y.numel() and y.isfinite().all() for y in other.forward(other.values)):
             return other
     return None
 
 
-def smaller(subject):
-    """Yields the subject for inputs of about half as many rows, or columns; of a few sizes.
+def indices(tensors, n, m):
+    """Which m of n indices: the first ones; of each half, if the halves of one are
+    equal."""
+    index = torch.arange(m) % n
+    if n % 2 == m % 2 == 0:
+        for t in filter(is_dense, tensors):
+            for d in [d for d in range(t.dim()) if t.shape[d] == n]:
+                if torch.equal(*t.chunk(2, d)) and t.any():
+                    first = torch.arange(m // 2) % (n // 2)
+                    return torch.cat([first, first + n // 2])
+    return index
+
+
+def resized(subject):
+    """Yields the subject for inputs of other sizes: about half as many rows, or
+    columns, of a few sizes; then of twice as many.
 
     An even size stays even, as forward may need pairs.
     """
     # What is pointed at stays, for of a permutation the rest would be none.
-    least = max((int(t.max()) + 1 for t in subject.tensors if is_index(t)), default=2)
-    sizes = dict.fromkeys(
-        n for t in subject.values for n in sorted(t.shape) if n > max(2, least)
-    )
-    for n in [*sizes][: 1 if subject.is_slow else SIZES]:
+    pointed = (int(t.max()) + 1 for t in subject.tensors if is_index(t))
+    least = max(pointed, default=2)
+    sizes = dict.fromkeys(n for t in subject.values for n in sorted(t.shape) if n > 1)
+    sizes = [*sizes][: 1 if subject.is_slow else SIZES]
+    for n in sizes:
         half = max(least, n // 2)
         half += half % 2 if n % 2 == 0 else 0
         yield from filter(None, [of_sizes(subject, {n: half})] if half < n else [])
+    pointing = {n for t in subject.tensors if is_index(t) for n in t.shape}
+    for n in sizes:
+        if n not in pointing and 2 * n * subject.values[0].numel() < LARGER:
+            yield from filter(None, [of_sizes(subject, {n: 2 * n})])
+    for n in sizes:  # which two tensors may have by chance
+        having = [k for k, t in enumerate(subject.tensors) if n in t.shape]
+        for k in having[:SIZES] if len(having) > 1 and n > 2 else ():
+            if (
+                not is_index(subject.tensors[k])
+                or n not in subject.tensors[k].shape[:-1]
+            ):
+                yield from filter(None, [of_sizes(subject, {n: n - 1}, alone=k)])
 
 
 def is_index(t):

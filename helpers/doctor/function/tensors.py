@@ -47,7 +47,8 @@ def tensors(obj, name=""):
 
 
 def is_sparse(tensor):
-    """Does it hold its values beside the indices where they stand, in any of the layouts?"""
+    """Does it hold its values beside the indices where they stand, in any of the
+    layouts?"""
     return tensor.layout in (torch.sparse_coo, *COMPRESSED)
 
 
@@ -59,7 +60,8 @@ def values_of(tensor):
 
 
 def with_values(tensor, values):
-    """These values in the place of those of `values_of`, so that autograd sees where they go."""
+    """These values in the place of those of `values_of`, so that autograd sees where
+    they go."""
     if not is_sparse(tensor):
         return values
     if tensor.layout is torch.sparse_coo:
@@ -96,6 +98,13 @@ def has_gradient(output):
 def has_memory(tensor):
     """Is its memory still there?"""
     return is_dense(tensor) and tensor.untyped_storage().nbytes() > 0
+
+
+def equal(one, other):
+    """Are all numbers the same, nan included? What is not dense is not looked at."""
+    if not (is_dense(one) and is_number(one)):
+        return not is_dense(one) or torch.equal(one, other)
+    return torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def as_vector(tensor):
@@ -138,7 +147,8 @@ def worst(given, expected):
 
 
 def scale(tensor):
-    """How far each element may be moved: as far as its size, but not less than 5 % of the rms."""
+    """How far each element may be moved: as far as its size, but not less than 5 % of
+    the rms."""
     size = tensor.abs().to(torch.float64).nan_to_num(posinf=0.0)
     rms = size.square().mean().sqrt().item() if size.numel() else 0.0
     return size.clamp(min=0.05 * rms) if rms > 0 else torch.ones_like(size)
@@ -162,7 +172,8 @@ class Dice:
         return shaped(vector.to(like.device), like)
 
     def direction(self, tensor, symmetric=False):
-        """A change of every element; symmetric: only along symmetric matrices, if it is one."""
+        """A change of every element; symmetric: only along symmetric matrices, if it is
+        one."""
         draw = self.uniform(tensor)
         step = scale(tensor) * torch.where(draw < 0.5, draw - 1.0, draw)
         if tensor.is_complex():
@@ -171,7 +182,8 @@ class Dice:
         return step.to(tensor.dtype)
 
     def nearby(self, tensor):
-        """Another point: every element is smaller by a random share, so that its sign stays."""
+        """Another point: every element is smaller by a random share, so that its sign
+        stays."""
         moved = tensor * (0.7 + 0.28 * self.uniform(tensor))
         moved = torch.where(tensor == 0, 0.1 + 0.3 * self.uniform(tensor), moved)
         return of_the_same_kind(tensor, moved).to(tensor.dtype)
@@ -185,13 +197,16 @@ def is_symmetric(a):
 
 def of_the_same_kind(tensor, moved):
     """`moved`, but symmetric or normalized where `tensor` is, as forward may demand."""
-    if not tensor.any():
-        return moved
-    if is_symmetric(tensor):
+    if is_symmetric(tensor) and tensor.any():
         return 0.8 * tensor  # positive definite, too, if it was
-    for d, order in itertools.product(
-        range(tensor.dim()), (1, 2)
-    ):  # shares, unit vectors
-        if tensor.shape[d] > 1 and ((tensor.norm(order, d) - 1).abs() < 1e-6).all():
+    return normalized_as(tensor, moved)
+
+
+def normalized_as(tensor, moved):
+    """`moved`, but of shares, or of unit vectors, where `tensor` consists of these."""
+    for d, order in itertools.product(range(tensor.dim()), (1, 2)):
+        if not (tensor.is_floating_point() and tensor.any() and tensor.shape[d] > 1):
+            continue
+        if ((tensor.norm(order, d) - 1).abs() < 1e-6).all():
             return moved / moved.norm(order, d, keepdim=True)
     return moved

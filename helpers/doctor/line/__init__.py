@@ -1,10 +1,9 @@
-"""Which line to change: one engine, one grammar. The rest of the doctor works without this folder.
+"""Which line to change: one engine, one grammar. Without this folder, the rest works.
 
 grammar.py    what may have been written instead: a table; add a row here
-edits.py      a function's source, edited as text, and run in the place of the original
+edits.py      a function's source, edited as text, and run in place of the original
 foresight.py  what an edit would change, foreseen by autograd
-goals.py      what is looked for: a backward that is right, a forward of which the given gradient is
-              that, a method with which a trial passes
+goals.py      what is looked for, and the loop that looks
 """
 
 import functools
@@ -16,24 +15,25 @@ from .goals import exits
 __all__ = ["exits", "find", "uncut_if"]
 
 
-def find(measurements, budget, few=False):
+def find(wrong, budget, few=False):
     """The `Change` that mends a wrong gradient, or None.
 
-    measurements: of one wrong gradient
+    wrong: the `WrongGradient`
     few: is what is foreseen enough, because it has a name?
     """
-    subject, change = measurements[0].subject, None
+    subject, change = wrong[0].subject, None
     with forgiving():
         budget.fit(subject)
         if not subject.cls:
             codes = [code for code in goals.forward_codes(subject) if not code.cls]
             change = goals.uncut_if(
-                subject, codes, functools.partial(goals.is_right, measurements)
+                subject, codes, functools.partial(goals.is_right, wrong)
             )
-        change = change or goals.right_if(measurements, budget, few)
+        change = change or goals.right_if(wrong, budget, few)
     return change
 
 
 def uncut_if(subject, right):
-    """The `Change` of backward with which right() is true, as more stays in autograd; or None."""
+    """The `Change` of backward with which right() is true, as more stays in autograd;
+    or None."""
     return goals.uncut_if(subject, goals.backward_codes(subject), right)

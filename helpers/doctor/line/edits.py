@@ -1,4 +1,5 @@
-"""Edits of a function's source, and the edited function in the place of the original."""
+"""Edits of a function's source, and the edited function in the place of the
+original."""
 
 import ast
 import contextlib
@@ -13,6 +14,7 @@ from ..report import Change
 from ..words import N_, _
 
 RIGHT_IF = N_("right if: {what}")
+RIGHT_HERE = N_("right for these sizes, if: {what}")
 STANDS = N_("`{new}` stood in place of `{old}`")
 OTHER = 1.0625e-77  # a constant that no code holds; what is to run takes its place
 
@@ -34,11 +36,13 @@ class Edit(NamedTuple):
         """Where it is, in words."""
         return place(self.code.line(self.node), self.code.fn.__name__)
 
-    def change(self):
-        """The `Change` that it is."""
+    def change(self, tried=True):
+        """The `Change` that it is; tried: does it hold for other sizes, too?"""
         new, old = ("", "") if self.said else self.code.quoted(self)
         return Change(
-            _(RIGHT_IF).format(what=self.said or _(STANDS).format(new=new, old=old)),
+            _(RIGHT_IF if tried else RIGHT_HERE).format(
+                what=self.said or _(STANDS).format(new=new, old=old)
+            ),
             self.place(),
             self.code.fn.__code__.co_filename,
             self.code.line(self.node),
@@ -51,8 +55,10 @@ class Code(Source):
     """A function that can be edited: its nodes, and which is in which.
 
     cls:    the Function that it is part of, or None
-    up:     {node: the node in which it is}; values: those that may have a number for a value
-    parts, literals: expressions and numbers that stand here and in the Function's other methods
+    up:     {node: the node in which it is}; values: those that may have a number for a
+            value
+    parts, literals: expressions and numbers that stand here and in the Function's other
+        methods
     """
 
     def __init__(self, fn, cls=None):
@@ -113,7 +119,8 @@ class Code(Source):
         return node
 
     def root(self, node):
-        """The largest expression around it whose value is assigned, returned or handed over."""
+        """The largest expression around it whose value is assigned, returned or handed
+        over."""
         while node in self.up and not isinstance(node, ast.stmt):
             up = self.up[node]
             line = self.up.get(up) if isinstance(up, ast.Tuple) else up
@@ -131,7 +138,8 @@ class Code(Source):
         return " ".join(ast.get_source_segment(self.text, node).split())
 
     def quoted(self, edit):
-        """(new, old): the smallest expression around the edit that shows where it is."""
+        """(new, old): the smallest expression around the edit that shows where it
+        is."""
         line, node = self.source_of(self.statement(edit.node)), edit.node
         while True:
             up, bare = self.up[node], (ast.Name, ast.Constant, ast.Slice, ast.keyword)
@@ -154,7 +162,8 @@ class Code(Source):
 def rebuilt(node, change, within):
     """A tree in which change(node, copy of it) stands for each node of `within`, a set.
 
-    `within` holds what is around each of its nodes, too. The other nodes are those of this tree.
+    `within` holds what is around each of its nodes, too. The other nodes are those of
+    this tree.
     """
     if isinstance(node, list):
         return [rebuilt(one, change, within) for one in node]
@@ -167,7 +176,8 @@ def rebuilt(node, change, within):
 
 
 def edited(code, tree, puts):
-    """A tree of this `Code`, or a part of it, in which these texts take the place of nodes."""
+    """A tree of this `Code`, or a part of it, in which these texts take the place of
+    nodes."""
     news, within = {node: parsed(text, node) for node, text in puts.items()}, set()
     for node in puts:
         while node is not None and node not in within:
@@ -196,7 +206,8 @@ def made_of(code, fn, scope):
 
 @contextlib.contextmanager
 def running(fn, other):
-    """For a while, in this thread, `other` runs wherever the function `fn` is called."""
+    """For a while, in this thread, `other` runs wherever the function `fn` is
+    called."""
     here, code = threading.get_ident(), fn.__code__
     original = made_of(code, fn, fn.__globals__)
 

@@ -1,8 +1,9 @@
 """What edits would change, foreseen by autograd, so that few of them need be run.
 
-Backward runs once with every expression recorded: the value that it has each time, and how the
-gradient changes with that value. To first order, an edit changes the gradient by that slope times
-what it changes of the value. Where only linear steps follow, as mostly in a backward, that is all.
+Backward runs once with every expression recorded: the value that it has each time, and
+how the gradient changes with that value. To first order, an edit changes the gradient
+by that slope times what it changes of the value. Where only linear steps follow, as
+mostly in a backward, that is all.
 """
 
 import ast
@@ -26,7 +27,8 @@ LIKELY = 1e-4  # of what is to mend may be left
 
 
 class Watched:
-    """An expression: its values, the slopes of three projections of the gradient, its variables.
+    """An expression: its values, the slopes of three projections of the gradient, its
+    variables.
 
     Each is a list, with one item for each time that it is computed.
     """
@@ -73,28 +75,32 @@ class Watched:
 
 
 class Foresight:
-    """The record of one run of backward, which tells of an edit how much it would leave to mend.
+    """The record of one run of backward, which tells of an edit how much it would leave
+    to mend.
 
-    codes: of the functions that may be edited; gradient(): of the measured input, with its graph
-    hands: {expression that is assigned or returned: {text: value} of what is at hand there}
+    codes: of the functions that may be edited; gradient(): of the measured input, with
+           its graph
+    hands: {expression that is assigned or returned: {text: value} of what is at hand
+           there}
     """
 
-    def __init__(self, codes, measurement, gradient, budget):
+    def __init__(self, codes, comparison, gradient, budget):
         self.m, self.codes, self.gradient, self.budget = (
-            measurement,
+            comparison,
             codes,
             gradient,
             budget,
         )
         self.evaluated = 0
-        dice, m = torch.Generator().manual_seed(5), measurement
+        dice, m = torch.Generator().manual_seed(5), comparison
         off = torch.where(m.trusted, m.expected[0] - m.sampled[0], 0)
         self.weights = torch.randn(3, len(off), generator=dice, dtype=off.dtype).to(
             off.device
         )
         self.target = (self.weights.conj() * off).sum(1).real
         nodes = [(c, n) for c in codes for n in c.values if is_watched(c, n)]
-        # All of them, or if that cannot be recorded, what is assigned and returned only.
+        # All of them, or if that cannot be recorded, what is assigned and returned
+        # only.
         if not self.is_recorded(nodes) and not self.is_recorded(
             [p for p in nodes if is_root(*p)]
         ):
@@ -118,7 +124,8 @@ class Foresight:
         return False
 
     def watch(self, number, value, scope=None):
-        """Stands around each expression; scope: the variables there, of those that are roots."""
+        """Stands around each expression; scope: the variables there, of those that are
+        roots."""
         site = self.sites[number]
         site.times += 1
         if site.times > TURNS:
@@ -175,7 +182,8 @@ class Foresight:
                 yield self.left_by(change).item(), edit
 
     def change_by(self, site, edit):
-        """What the projections change by; zeros if it raises; None if the shape is another."""
+        """What the projections change by; zeros if it raises; None if the shape is
+        another."""
         total = torch.zeros_like(self.target)
         self.evaluated += 1
         try:
@@ -199,8 +207,8 @@ class Foresight:
     def around(self, code):
         """(what would be left, edit) for a factor or a term put around each expression.
 
-        A few products of tensors foresee all that are at hand at once. Factors come before terms,
-        which may fit for one value of an argument only.
+        A few products of tensors foresee all that are at hand at once. Factors come
+        before terms, which may fit for one value of an argument only.
         """
         found = []
         for site in self.sites:
@@ -233,8 +241,9 @@ class Foresight:
             (text,) = edit.puts.values()
             if left > LIKELY:
                 return is_term, False, False, left
-            # As a person would write it: nothing that may overflow, `x / s` before `x * (1 / s)`,
-            # few brackets; a factor of a whole product, a term beside the other terms.
+            # As a person would write it: nothing that may overflow, `x / s` before `x *
+            # (1 / s)`, few brackets; a factor of a whole product, a term beside the
+            # other terms.
             node, root = edit.node, code.root(edit.node)
             news, olds = ast.unparse(edited(code, root, edit.puts)), ast.unparse(root)
             size = len(ast.unparse(node)) * (1 if is_term else -1)
@@ -245,7 +254,8 @@ class Foresight:
         return [pair for _, *pair in sorted(found, key=order)]
 
     def at_hand(self, site):
-        """{text: its value each time, of the shape of the site's} of what may stand around it."""
+        """{text: its value each time, of the shape of the site's} of what may stand
+        around it."""
         root, found, like = self.watched.get(site.root), {}, site.values[0]
         if not root or len(root.scopes) != len(site.values):
             return {}
@@ -260,7 +270,8 @@ class Foresight:
 
 
 def recorded(method, cls, ctx, *grads):
-    """A backward of which autograd keeps a graph, though it may be differentiable only once."""
+    """A backward of which autograd keeps a graph, though it may be differentiable only
+    once."""
     with torch.enable_grad():
         return inspect.unwrap(method)(ctx, *grads)
 
@@ -270,7 +281,8 @@ def is_root(code, node):
 
 
 def is_watched(code, node):
-    """Not what is changed in place, an index, an argument by name, or within another function."""
+    """Not what is changed in place, an index, an argument by name, or within another
+    function."""
     up = code.up[node]
     if isinstance(up, ast.Attribute) and (
         up.attr[-1] == "_" or up.attr in ("shape", "dtype")

@@ -31,9 +31,10 @@ FURTHER = (
 def first_that_holds(
     subject, edits, budget, fits, others=lambda: (), all_is_right=None
 ):
-    """The first edit with which fits() is true, and with which fits(others()) is; or None.
+    """The first edit with which fits() is true, and with which fits(others()) is; or
+    None.
 
-    others(): further measurements, which are made without the edit
+    others(): further comparisons, which are made without the edit
     all_is_right(): a few more are tried for one with which this is true, too
     """
     found, further = None, 0
@@ -59,8 +60,8 @@ def first_that_holds(
 def in_place(subject, edit, test):
     """test(), while the edit stands in its function; False if that raises.
 
-    Also where a `try` around it answers the exception of the edited function, or where this, and
-    not the function as it is, writes into grad_output: that is no cure.
+    Also where a `try` around it answers the exception of the edited function, or where
+    this, and not the function as it is, writes into grad_output: that is no cure.
     """
     code, raised = edit.code, []
 
@@ -78,31 +79,33 @@ def in_place(subject, edit, test):
     return False
 
 
-# --- right if: backward is edited until its gradient is right -------------------------------------
+# --- right if: backward is edited until its gradient is right -------------------------
 
 
-def right_if(measurements, budget, few=False):
-    """The `Change` that makes this gradient right, and leaves right ones alone; or None.
+def right_if(wrong, budget, few=False):
+    """The `Change` that makes this gradient right, and leaves right ones alone; or
+    None.
 
     few: as in `find`
     """
-    subject = measurements[0].subject
+    subject = wrong[0].subject
     codes = list(filter(computes, backward_codes(subject)))
-    stays = others_of(measurements)
+    stays = others_of(wrong)
 
-    def fits(ms=measurements):
-        return is_right(ms) and (ms is not measurements or stays())
+    def fits(ms=wrong):
+        return is_right(ms) and (ms is not wrong or stays())
 
-    edits = candidates(codes, measurements, budget, few) if codes else ()
-    everything = functools.partial(is_right, measurements.together)
-    others = (lambda: measurements.others), everything
+    edits = candidates(codes, wrong, budget, few) if codes else ()
+    everything = functools.partial(is_right, wrong.together)
+    others = (lambda: wrong.others), everything
     edit = first_that_holds(subject, edits, budget, fits, *others)
-    return edit and edit.change()
+    return edit and edit.change(tried=bool(wrong.of_other_sizes))
 
 
-def candidates(codes, measurements, budget, few):
-    """Edits of these functions: those that are foreseen to mend it, then others that may."""
-    case, unsure, odd = measurements[0], [], []
+def candidates(codes, wrong, budget, few):
+    """Edits of these functions: those that are foreseen to mend it, then others that
+    may."""
+    case, unsure, odd = wrong[0], [], []
 
     def gradient():
         run = case.subject.run(case.point.values)
@@ -132,18 +135,18 @@ def candidates(codes, measurements, budget, few):
     yield from odd[: ODD // 3 if few else ODD]
 
 
-def is_right(measurements):
-    return all(m.fits(m.rows_of(m.subject.run(m.point.values))) for m in measurements)
+def is_right(wrong):
+    return all(m.fits(m.rows_of(m.subject.run(m.point.values))) for m in wrong)
 
 
-def others_of(measurements):
+def others_of(wrong):
     """What tells whether the gradients that are right now are so still."""
-    point = measurements[0].point
+    point = wrong[0].point
     before = {
         (j, o): grad.clone()
         for o in range(len(point.outputs))
         for j, grad in enumerate(point.given(o)[0])
-        if grad is not None and (j, o) not in measurements.wrong_through
+        if grad is not None and (j, o) not in wrong.wrong_through
     }
 
     def stay():
@@ -155,11 +158,12 @@ def others_of(measurements):
     return stay
 
 
-# --- right if something were not cut off from autograd --------------------------------------------
+# --- right if something were not cut off from autograd --------------------------------
 
 
 def uncut_if(subject, codes, right):
-    """The `Change` by which enough stays in autograd for right() to be true; or None."""
+    """The `Change` by which enough stays in autograd for right() to be true; or
+    None."""
     edits = (edit for code in codes for edit in edits_of(code, {}, CUTS))
     return next(
         (edit.change() for edit in edits if in_place(subject, edit, right)), None
@@ -180,11 +184,12 @@ def exits(subject):
     )
 
 
-# --- which functions ------------------------------------------------------------------------------
+# --- which functions ------------------------------------------------------------------
 
 
 def codes_of(functions, cls=None):
-    """The functions, and those of their class and of their module that they call by name."""
+    """The functions, and those of their class and of their module that they call by
+    name."""
     found = {}
     for fn in map(inspect.unwrap, functions):
         names = [getattr(n, "id", getattr(n, "attr", "")) for n in nodes_of(fn)]
@@ -214,7 +219,8 @@ def backward_codes(subject):
 
 
 def forward_codes(subject):
-    """What runs in forward: of modules, plain functions and Functions, and what they call."""
+    """What runs in forward: of modules, plain functions and Functions, and what they
+    call."""
     found = [code for cls in subject.functions for code in codes_of([cls.forward], cls)]
     if not subject.cls:
         modules = subject.scope.module.modules() if subject.is_module else ()

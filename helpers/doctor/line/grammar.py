@@ -1,8 +1,9 @@
 """The grammar: what may have been written instead of what stands in a source.
 
-A row matches kinds of nodes and gives texts to stand in their place. Rows come in the order in
-which their edits are tried and told, the simplest first. To add one: a row in EXPRESSIONS, as
-templates or as a function of the site, and one line in the table of the tests.
+A row matches kinds of nodes and gives texts to stand in their place. Rows come in the
+order in which their edits are tried and told, the simplest first. To add one: a row in
+EXPRESSIONS, as templates or as a function of the site, and one line in the table of the
+tests.
 """
 
 import ast
@@ -97,7 +98,8 @@ DIMS = 0, -1, 1
 
 
 class Row(NamedTuple):
-    """what: in words; kinds: of nodes; news: templates, or site -> texts or tuples of puts."""
+    """what: in words; kinds: of nodes; news: templates, or site -> texts or tuples of
+    puts."""
 
     what: str
     kinds: tuple
@@ -116,7 +118,8 @@ class Site:
         return self.filled(row.news)
 
     def filled(self, templates):
-        """The texts of templates, for each dimension and each tensor at hand, if asked."""
+        """The texts of templates, for each dimension and each tensor at hand, if
+        asked."""
         names = [n for n, v in self.hand.items() if kind_of(v) == "number"]
         for t in templates:
             for name in names if "{hand}" in t else [""]:
@@ -209,6 +212,8 @@ def other_constants(site):
         ]
         written = [m for m in site.code.literals if type(m) in (int, float)]
         names = [name for name, v in site.hand.items() if type(v) in (int, type(n))]
+        if is_a_dim(site):
+            names = [name for name in names if "dim" in name or "axis" in name]
         every = *map(repr, (*near, *written, 0, 1, 2, 3, 0.5)), *names, "None"
         yield from (text for text in dict.fromkeys(every) if text != site.text)
 
@@ -223,6 +228,8 @@ def other_negatives(site):
             else (-n, 2 * n, n / 2)
         )
         names = [name for name, v in site.hand.items() if type(v) is int]
+        if is_a_dim(site):
+            names = [name for name in names if "dim" in name or "axis" in name]
         every = *names, *map(repr, near), *map(repr, site.code.literals), "None"
         yield from (text for text in dict.fromkeys(every) if text != site.text)
 
@@ -277,6 +284,30 @@ def other_counts(site):
                 )
 
 
+REDUCTIONS = "sum", "mean", "amax", "amin", "prod"
+
+
+def other_dims(site):
+    """Over which dimensions is reduced, and are they kept? And a sum that runs
+    backwards."""
+    match site.node:
+        case ast.Call(func=ast.Attribute(value=a, attr=name)) if name in REDUCTIONS:
+            yield f"{of(a)}.{name}()"
+            for dim in DIMS:
+                yield f"{of(a)}.{name}({dim}, keepdim=True)"
+                yield f"{of(a)}.{name}({dim})"
+        case ast.Call(func=ast.Attribute(attr="cumsum", value=a), args=[dim]):
+            dim = ast.unparse(dim)
+            yield f"{of(a)}.flip({dim}).cumsum({dim}).flip({dim})"
+
+
+def is_a_dim(site):
+    """Is it an argument of a reduction, where the name of a number makes no sense?"""
+    up = site.code.up.get(site.node)
+    up = site.code.up.get(up) if isinstance(up, (ast.UnaryOp, ast.keyword)) else up
+    return isinstance(up, ast.Call) and getattr(up.func, "attr", "") in REDUCTIONS
+
+
 NAME = ast.Name, ast.Attribute
 VALUE = *NAME, ast.Call, ast.BinOp, ast.Subscript
 EXPRESSIONS = [
@@ -288,6 +319,7 @@ EXPRESSIONS = [
     Row("a constant for a constant", (ast.Constant, ast.UnaryOp), other_constants),
     Row("two exchanged", (ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
     Row("a count for a count", (ast.Call, ast.Subscript), other_counts),
+    Row("a dimension for a dimension", (ast.Call,), other_dims),
 ]
 MANY = [  # edits, which are tried later
     Row("another view, or a sum", VALUE, VIEWS),
@@ -312,12 +344,13 @@ def edits_of(code, hands, rows=EXPRESSIONS):
 
 
 def operands(code, hand):
-    """Texts by which something may be multiplied, or which may be added: names first."""
+    """Texts by which something may be multiplied, or which may be added: names
+    first."""
     kinds, scope = ("number", "int", "float", "index"), code.fn.__globals__
     known = {*hand, "torch", "math", *(n for n, v in scope.items() if callable(v))}
-    found = dict.fromkeys(
-        [n for n, v in hand.items() if kind_of(v) in kinds] + ["2", "0.5"]
-    )
+    numbers = [n for n in code.literals if type(n) in (int, float) and abs(n) > 1]
+    named = [n for n, v in hand.items() if kind_of(v) in kinds]
+    found = dict.fromkeys([*named, "2", "0.5", *map(repr, numbers)])
     tensors = [n for n in found if torch.is_tensor(hand.get(n))]
     for part in code.parts:
         if {n.id for n in ast.walk(part) if isinstance(n, ast.Name)} <= known:
@@ -331,7 +364,7 @@ def operands(code, hand):
     return [*list(found)[:MOST], *forms[:MOST]]
 
 
-# --- statements -----------------------------------------------------------------------------------
+# --- statements -----------------------------------------------------------------------
 
 ASSIGNED = {
     "=": ("+=",),
@@ -389,7 +422,7 @@ def of_a_line(line):
             yield line, "pass"
 
 
-# --- what leaves autograd -------------------------------------------------------------------------
+# --- what leaves autograd -------------------------------------------------------------
 
 
 def kept_in_autograd(site):

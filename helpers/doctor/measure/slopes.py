@@ -1,8 +1,9 @@
-"""Derivatives from differences of forward, with error bars; and the test v · J · u with them."""
+"""Derivatives from differences of forward, with error bars; and the test v · J · u with
+them."""
 
 import functools
 import math
-from dataclasses import astuple, dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -12,12 +13,14 @@ from ..words import listed
 
 KINK = note(
     "kink",
-    "Forward has a kink or a jump in {x} at the given point, where differences prove nothing; the "
+    "Forward has a kink or a jump in {x} at the given point, where differences prove "
+    "nothing; the "
     "other elements were judged.",
 )
 NOT_JUDGED = note(
     "not-judged",
-    "At some elements of {x}, differences of forward are lost in rounding, or there is a kink "
+    "At some elements of {x}, differences of forward are lost in rounding, or there "
+    "is a kink "
     "nearby; the other elements were judged.",
 )
 MANY = 16  # inputs
@@ -25,11 +28,11 @@ WIDE, NARROW = (
     [k / 300 for k in range(3, 10)],
     [3e-3 * 0.1**k for k in range(7)],
 )  # steps
-PART = 0.29  # of a step. Where a function moves in steps of its own, 1/2 and 1/4 agree by chance.
+# Of a step. Where a function moves in steps of its own, 1/2 and 1/4 agree by chance.
+PART = 0.29
 
 
-@dataclass
-class Slope:
+class Slope(NamedTuple):
     """J · u for one output: value, error bar, and which elements to believe."""
 
     value: torch.Tensor
@@ -40,9 +43,10 @@ class Slope:
 def slopes_along(f, values, moves, y0, eps):
     """J · u for every output of `f`, a list of `Slope`.
 
-    moves: {i: u}, the changes of some inputs; y0: f(values); eps: of the numbers that f computes.
-    Central differences at two steps are extrapolated; smaller ones are tried where the two do not
-    agree.
+    moves: {i: u}, the changes of some inputs; y0: f(values); eps: of the numbers that f
+           computes.
+    Central differences at two steps are extrapolated; smaller ones are tried where the
+    two do not agree.
     """
     at = functools.partial(moved_by, f, values, moves)
     probe = at(1e-3)
@@ -91,7 +95,8 @@ class WideSteps:
         ]
 
     def rest(self, o):
-        """By how much output o is off from that slope over narrow steps, where it is at all."""
+        """By how much output o is off from that slope over narrow steps, where it is at
+        all."""
         slope = self.slopes[o]
         off = {h: largest(self.half(h)[o] - h * slope) for h in NARROW}
         return max(
@@ -105,7 +110,8 @@ def in_float32(t):
 
 
 class Differences:
-    """The best slope of one output so far: of each element that with the smallest error."""
+    """The best slope of one output so far: of each element that with the smallest
+    error."""
 
     def __init__(self, y):
         self.y, self.moves, self.size = y, y.isinf(), 0.0
@@ -140,7 +146,8 @@ class Differences:
         kink = (narrow > 0.5 * wide) & (
             narrow > 1e-4 * value.abs() + 16 * noise + rounding
         )
-        # What does not move at this step is lost in rounding, which may move it at random.
+        # What does not move at this step is lost in rounding, which may move it at
+        # random.
         bad = kink | ~changes | ~value.isfinite()
         error = torch.where(bad, torch.inf, (value - second).abs() + noise)
         better = error <= self.error[here]
@@ -156,10 +163,11 @@ class Differences:
 
 
 def agrees(v, slope, products, tolerance, floor):
-    """Is v · J · u, by differences, the sum of the products, gradient times u, but for rounding?
+    """Is v · J · u, by differences, the sum of the products, gradient times u, but for
+    rounding?
 
-    Elements of the output that differences do not show count neither here nor there. floor: what
-    v · output may be off by, as a part of it.
+    Elements of the output that differences do not show count neither here nor there.
+    floor: what v · output may be off by, as a part of it.
     """
     v = torch.where(slope.trusted, v, 0.0)
     expected = torch.where(v != 0, v * slope.value, 0.0)
@@ -170,9 +178,11 @@ def agrees(v, slope, products, tolerance, floor):
 
 
 def edges(point, i):
-    """Which elements of input i stand at a kink or a jump, as a mask; and the note about them.
+    """Which elements of input i stand at a kink or a jump, as a mask; and the note
+    about them.
 
-    As far as calls suffice. The note tells of the first kink: its slopes to both sides stay apart.
+    As far as calls suffice. The note tells of the first kink: its slopes to both sides
+    stay apart.
     """
     value, coarse = (
         point.values[i],
@@ -207,7 +217,7 @@ def edges(point, i):
     return found.reshape(value.shape), KINK(x, values=seen) if seen else NOT_JUDGED(x)
 
 
-# --- which derivatives are wrong ------------------------------------------------------------------
+# --- which derivatives are wrong ------------------------------------------------------
 
 
 def is_large(values):
@@ -228,14 +238,16 @@ def screen(
     floor=1e-11,
     still=None,
 ):
-    """Which derivatives are wrong, by v · J · u; vjp({o: v}) gives the gradients of output o.
+    """Which derivatives are wrong, by v · J · u; vjp({o: v}) gives the gradients of
+    output o.
 
-    y0: f(values), if it is known. turns: the number of v and u, if that is not too much work. The
-    second v gives every element of an output the same weight, however small it is. symmetric: are
-    symmetric inputs to stay so? floor: what is rounding, by the size of the output. still: of an
-    input, a mask of the elements that do not move. Returns
-    - {(i, o): verdict} for input i and output o: "right", "wrong", "unsure", or "unknown" of many
-      inputs where another one is wrong;
+    y0: f(values), if it is known. turns: the number of v and u, if that is not too much
+        work. The
+    second v gives every element of an output the same weight, however small it is.
+    symmetric: are symmetric inputs to stay so? floor: what is rounding, by the size of
+    the output. still: of an input, a mask of the elements that do not move. Returns
+    - {(i, o): verdict} for input i and output o: "right", "wrong", "unsure", or
+      "unknown" of many inputs where another one is wrong;
     - the inputs in which there are elements that cannot be judged;
     - the weights of the second v, a vector for each output.
     """
@@ -288,9 +300,11 @@ class Screening:
         return agrees(v, slope, products, self.tolerance, floor)
 
     def together(self, slopes):
-        """Groups of inputs (lists) of which some are wrong; None if they must be judged alone.
+        """Groups of inputs (lists) of which some are wrong; None if they must be judged
+        alone.
 
-        In a group are those whose gradients weigh about the same, so that none hides another.
+        In a group are those whose gradients weigh about the same, so that none hides
+        another.
         """
         self.y, everything = torch.cat(self.y0), joined(slopes)
         known = everything.trusted.double().mean().item()
@@ -366,13 +380,12 @@ def vector(grad, like):
 
 def joined(slopes):
     """The slopes of all outputs as those of one."""
-    return Slope(
-        *(torch.cat(parts) for parts in zip(*map(astuple, slopes), strict=True))
-    )
+    return Slope(*map(torch.cat, zip(*slopes, strict=True)))
 
 
 def leveled(slope):
-    """Factors that make all elements of an output change alike; 0 for those lost in rounding."""
+    """Factors that make all elements of an output change alike; 0 for those lost in
+    rounding."""
     size = slope.value.abs().nan_to_num()
     size = size.clamp(min=1e-6 * largest(size))
     shows = (size > 0) & (slope.error < 1e-4 * size)

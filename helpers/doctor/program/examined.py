@@ -29,7 +29,8 @@ KILLED = N_(
     "something ended the process of its examination, perhaps because memory ran out"
 )
 AGAIN = N_(
-    "it cannot be called again with copies of what it was given, as it could in the program"
+    "it cannot be called again with copies of what it was given, as it could in the "
+    "program"
 )
 NEVER_BACK = N_("autograd was off when it was called, and its backward raises")
 NO_CHILD = N_("no backward pass runs in a child of a process with threads of autograd")
@@ -64,7 +65,8 @@ def until(end):
 
 
 def examine_all(calls, seconds, faithful, accept, child=False):
-    """Yields (k, report) for each of the calls, or a sentence that says why there is none.
+    """Yields (k, report) for each of the calls, or a sentence that says why there is
+    none.
 
     child: in a process of its own, where the system can fork and no GPU is in use
     """
@@ -117,9 +119,11 @@ def examined(call, end, faithful, accept, lines):
 
 
 def is_the_copys(report):
-    """Does it speak of the copies only? The program's own call did not raise in forward.
+    """Does it speak of the copies only? The program's own call did not raise in
+    forward.
 
-    And what a closure holds may belong to a graph that the program's backward has freed.
+    And what a closure holds may belong to a graph that the program's backward has
+    freed.
     """
     freed = any(FREED in message for message in messages(report))
     return freed or not report.examined
@@ -148,11 +152,12 @@ def unchanged(call):
                 tensor.grad = grad
 
 
-# --- in a child ---------------------------------------------------------------------------
+# --- in a child -----------------------------------------------------------------------
 
 
 def in_a_child(calls, end, faithful, accept):
-    """The same, from a child; what ends the child is the outcome of the call under way."""
+    """The same, from a child; what ends the child is the outcome of the call under
+    way."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     with LOCK, warnings.catch_warnings():  # or a thread that is not there might hold it
         warnings.simplefilter("ignore")

@@ -37,7 +37,8 @@ class Visit(Report):
     calls:     how often it was applied
     left:      how many calls were not examined, by reason
     patterns:  how many of its patterns were examined
-    called, given: where the call stands of which the worst was found, and what it was given
+    called, given: where the call stands of which the worst was found, and what it was
+        given
     judged:    of each input, the `Judged` of that pattern of which the least was judged
     """
 
@@ -98,7 +99,7 @@ class Visit(Report):
         if self.given:
             about.append(_("given {these}").format(these=self.given))
         lines = [line for one in about for line in wrapped(one, "  ", "    ")]
-        lines += [line for finding in self.serious for line in shown(finding)]
+        lines += shown(self.serious)
         return "\n".join([head, *lines])
 
     def as_dict(self, jacobians=False):
@@ -118,7 +119,8 @@ def least(judged):
 
 
 class Found:
-    """What the rounds found: `visits`, a `Visit` for each Function, those with errors first.
+    """What the rounds found: `visits`, a `Visit` for each Function, those with errors
+    first.
 
     skipped: the names of those that were left out as `skip` says
     unmatched: names in `skip` and `faithful` that match no Function that was applied
@@ -158,7 +160,8 @@ class Found:
         return json.dumps({"version": SCHEMA, "ok": self.ok, "functions": functions})
 
     def raise_if_wrong(self):
-        """Raise WrongGradientError if there is an error; otherwise return what was found."""
+        """Raise WrongGradientError if there is an error; otherwise return what was
+        found."""
         if not self.ok:
             raise WrongGradientError(str(self))
         return self

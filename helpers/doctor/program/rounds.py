@@ -1,21 +1,23 @@
-"""Rounds: every Function that a running program applies is examined, with its own inputs.
+"""Rounds: every Function that a running program applies is examined, with its own
+inputs.
 
     from doctor import rounds
 
     with rounds() as found:
         train_step(model, batch)     # your program, unchanged
-    print(found)                     # one report a Function, and the line that called it
-    found.raise_if_wrong()
+    print(found)                     # one report a Function, and the line that called
+    it found.raise_if_wrong()
 
 Inside, the inputs of a call are copied: those of the first call of each Function and
 pattern of shapes, dtypes and flags. They are examined at the end of the block, and the
 copies are let go. What is wrong in another call of the same pattern only is not seen.
 
 It does not see Functions written in C++, operators of torch.library that take lists of
-tensors, calls inside the transforms of torch.func, other processes, nor a branch that the
-first call of a pattern does not take. Compiled code breaks its graph at each Function (seen
-with torch 2.15), so what was compiled with `fullgraph=True` raises. In a program of several
-processes, skip the Functions that communicate: their examination would wait for the others.
+tensors, calls inside the transforms of torch.func, other processes, nor a branch that
+the first call of a pattern does not take. Compiled code breaks its graph at each
+Function (seen with torch 2.15), so what was compiled with `fullgraph=True` raises. In a
+program of several processes, skip the Functions that communicate: their examination
+would wait for the others.
 """
 
 import contextlib
@@ -110,22 +112,24 @@ def once(visits):
 def rounds(*, seconds=SECONDS, max_bytes=2**28, skip=(), faithful=(), child=False):
     """Examine every Function that is applied inside the `with` block; yields a `Found`.
 
-    seconds:   how long all examinations may take, at the end of the block. Each Function
-               has its share; what it did not come to is said.
-    max_bytes: how much memory the copies of inputs may take. Calls for which there is no
-               room are left out, and the report says so.
-    skip:      Functions, or their names (with or without the module; * stands for anything;
-               several with commas), that are left out. PyTorch's own always are.
+    seconds:   how long all examinations may take, at the end of the block. Each
+               Function has its share; what it did not come to is said.
+    max_bytes: how much memory the copies of inputs may take. Calls for which there is
+               no room are left out, and the report says so.
+    skip:      Functions, or their names (with or without the module; * stands for
+               anything; several with commas), that are left out. PyTorch's own always
+               are.
     faithful:  those that are not meant to be the derivative of their forward, as in
                `examine`; with "Quantize(x)", only its gradient of x.
-    child:     True examines each Function in a child process, so that a crash or an endless
-               loop there is reported, and ends nothing else. It needs a system that can
-               fork, and no GPU in use. What waits for other threads hangs there.
+    child:     True examines each Function in a child process, so that a crash or an
+               endless loop there is reported, and ends nothing else. It needs a system
+               that can fork, and no GPU in use. What waits for other threads hangs
+               there.
 
-    The program's numbers, its random state and the `.grad` of its tensors are not changed.
-    Tensors that an argument holds in a closure or a module are not copied: they have the
-    values of the end of the block, and what they lack in precision the gradient is not
-    blamed for.
+    The program's numbers, its random state and the `.grad` of its tensors are not
+    changed. Tensors that an argument holds in a closure or a module are not copied:
+    they have the values of the end of the block, and what they lack in precision the
+    gradient is not blamed for.
 
     If the block raises, nothing is examined.
     Raises BlindError if the doctor sees no Functions on this version of PyTorch.
@@ -167,7 +171,7 @@ class Rounds:
     def __exit__(self, kind, error, trace):
         self.finish(_("the program raised before the end of the block") if kind else "")
 
-    # --- while the program runs -------------------------------------------------------------------
+    # --- while the program runs -------------------------------------------------------
 
     def hear(self, cls, args, records):
         """Returns what counts the call, when its forward has not raised; or None."""
@@ -215,7 +219,8 @@ class Rounds:
         return count
 
     def first_of_its_pattern(self, patterns, cls, args):
-        """The `Pattern` with a copy of this call, or with the reason why there is none."""
+        """The `Pattern` with a copy of this call, or with the reason why there is
+        none."""
         found = [t for _name, t in tensors(args)]
         size = sum(t.numel() * t.element_size() for t in found if has_numbers(t))
         if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
@@ -233,10 +238,11 @@ class Rounds:
                 raise
             return Pattern(outcome=_("the inputs could not be copied"))
 
-    # --- afterwards -----------------------------------------------------------------------
+    # --- afterwards -------------------------------------------------------------------
 
     def finish(self, why_not=""):
-        """Examine what was heard, unless there is a reason why not; fill in what was found."""
+        """Examine what was heard, unless there is a reason why not; fill in what was
+        found."""
         self.listening.close()
         heard = [(visit, list(found.values())) for visit, found in self.heard.values()]
         self.known, self.heard = {}, {}

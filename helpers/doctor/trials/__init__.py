@@ -1,8 +1,9 @@
 """The same function under other circumstances: what gradcheck does not ask.
 
-A trial is a generator that takes an `Examination` and yields findings; if it returns True, what it
-found makes all later trials pointless. To add one, write its row here, where it is due, and a
-patient. A trial that asks for the same gradient with one thing changed belongs in `again.py`.
+A trial is a generator that takes an `Examination` and yields findings; if it returns
+True, what it found makes all later trials pointless. To add one, write its row here,
+where it is due, and a patient. A trial that asks for the same gradient with one thing
+changed belongs in `again.py`.
 """
 
 from . import again, backward, derivative, forward, second_derivative, transforms
@@ -40,6 +41,7 @@ TRIALS = [  # in the order in which they are made
     ),  # what is not so has no derivative
     Trial(derivative.derivative_of_forward, unless=NOISY),
     Trial(again.layouts, unless=ANOTHER),
+    Trial(again.input_layouts, unless=(*ANOTHER, *NOT_FINITE)),
     Trial(again.unused_outputs, unless=(*ANOTHER, *NOT_FINITE, "singular")),
     Trial(again.one_input, unless=(*ANOTHER, "swapped")),
     Trial(derivative.with_other_numbers, unless=("error", *COARSE, "input-not-finite")),

@@ -1,19 +1,20 @@
-"""The same gradient once more with one thing changed, and compared with that of the first backward.
+"""The same gradient once more with one thing changed, and compared with that of the
+first backward.
 
-To add such a change: a trial that hands what it changed to `Examination.compare`, its row in the
-table of `__init__.py`, and a patient.
+To add such a change: a trial that hands what it changed to `Examination.compare`, its
+row in the table of `__init__.py`, and a patient.
 """
 
 import contextlib
 import functools
-import re
+import itertools
 
 import torch
 
 from ..causes.exceptions import told
 from ..function.budget import Work
 from ..function.isolation import CallError
-from ..function.subject import graph, name_of, smaller, with_other_arguments
+from ..function.subject import graph, resized, with_other_arguments
 from ..report import error, warning
 from ..words import N_, _, listed
 
@@ -32,9 +33,15 @@ LAYOUT = error(
     "Backward {fails} a grad_output that is {when}.",
     look="code that reads memory directly (.view, data_ptr, kernels), and assertions",
 )
+INPUT_LAYOUT = error(
+    "input-layout",
+    "{what} is another where the inputs are {when}.",
+    look="code that reads memory directly: as_strided, data_ptr, kernels",
+)
 NONE_NOT_HANDLED = error(
     "none-not-handled",
-    "Backward {fails} None, which arrives for an output that is not used, or when what follows passes no gradient on.",
+    "Backward {fails} None, which arrives for an output that is not used, or when "
+    "what follows passes no gradient on.",
     look="set_materialize_grads(False) demands an answer to None",
 )
 ONLY_ONCE = warning(
@@ -54,7 +61,7 @@ ONLY_ONE = error(
 )
 
 
-# --- once more, and in other calls ----------------------------------------------------------------
+# --- once more, and in other calls ----------------------------------------------------
 
 
 def second_time(exam, seed=1):
@@ -70,7 +77,9 @@ def calls_between(exam):
         (subject, near),
         (subject, [-v.flip(tuple(range(v.dim()))) for v in near]),
     ]
-    others += [(other, other.values) for other in smaller(subject)]
+    others += [
+        (other, other.values) for other in itertools.islice(resized(subject), FEW)
+    ]
     for other, values in (
         *others,
         *((other, near) for other in with_other_arguments(subject)),
@@ -113,14 +122,25 @@ def repeated(exam):
             return
 
 
-# --- what backward is handed, and what is wanted of it --------------------------------------------
+# --- what backward is handed, and what is wanted of it --------------------------------
 
 
-def strided(v):
-    """The dimensions in another order in memory, and gaps, so that no .view is possible."""
-    back = tuple(range(v.dim()))[::-1]
-    turned = v.permute(back).contiguous()
+def strided(t):
+    """The dimensions in another order in memory, and gaps: no .view is possible."""
+    back = tuple(range(t.dim()))[::-1]
+    turned = t.permute(back).contiguous()
     return torch.stack([turned, turned], -1)[..., 0].permute(back)
+
+
+def sliced(t):
+    """A part of a wider tensor, as `cat` and `chunk` make it: rows lie apart."""
+    return (
+        torch.cat([t, t, t], -1).narrow(-1, t.shape[-1], t.shape[-1]) if t.dim() else t
+    )
+
+
+FEW = 6  # calls with other sizes between two
+ODD = {N_("not contiguous"): strided, N_("a slice of a wider tensor"): sliced}
 
 
 def layouts(exam):
@@ -128,20 +148,46 @@ def layouts(exam):
     outputs = exam.run.outputs
     ones = [torch.ones_like(o, memory_format=torch.contiguous_format) for o in outputs]
     views = [o.new_ones(()).expand(o.shape) for o in outputs]
-    expected, when = exam.gradients(ones), _("an expanded view, as `.sum()` makes it")
-    if (
-        yield from exam.compare(
-            LAYOUT, lambda: exam.gradients(views), expected, when=when
+    when = _("an expanded view, as `.sum()` makes it")
+    found = exam.compare(
+        LAYOUT, lambda: exam.gradients(views), exam.gradients(ones), when=when
+    )
+    if not (yield from found):
+        return
+    for when, lay in ODD.items():
+        vs = [lay(v) for v in exam.vs]
+        found = exam.compare(
+            LAYOUT, functools.partial(exam.gradients, vs), when=_(when)
         )
-    ):
-        apart = [strided(v) for v in exam.vs]
-        yield from exam.compare(
-            LAYOUT, lambda: exam.gradients(apart), when=_("not contiguous")
-        )
+        if not (yield from found):
+            return
+
+
+def input_layouts(exam):
+    """The same of inputs, unless it refuses them."""
+    subject, expected = exam.subject, [*exam.run.outputs, *exam.first.grads]
+    floors = [0.0] * len(exam.run.outputs) + exam.floors
+    names = [None] * len(exam.run.outputs) + subject.inputs
+    for when, lay in ODD.items() if not exam.draws else ():
+        subject.lay = lay
+        try:
+            run = subject.run(subject.values)
+            found = [*run.outputs, *subject.backward(run, exam.vs)]
+        except CallError:
+            continue
+        finally:
+            del subject.lay
+        for x, *pair in zip(names, found, expected, floors, strict=True):
+            if not exam.same(*pair):
+                what = _("The output") if x is None else None
+                what = what or _("The gradient of `{x}`").format(x=x)
+                yield INPUT_LAYOUT(x, what=what, when=_(when))
+                return
 
 
 class Nothing(torch.autograd.Function):
-    """The identity, through which no gradient flows back: the node before it receives None."""
+    """The identity, through which no gradient flows back: the node before it receives
+    None."""
 
     @staticmethod
     def forward(ctx, output):
@@ -153,8 +199,9 @@ class Nothing(torch.autograd.Function):
 
 
 def unused_outputs(exam):
-    """None, and then each alone is used: the same as if zeros arrived for the others."""
-    outputs = exam.run.outputs if has_own_nodes(exam) else ()
+    """None, and then each alone is used: the same as if zeros arrived for the
+    others."""
+    outputs = exam.run.outputs if exam.has_own_nodes else ()
     several = len(outputs) > 1 and not exam.has("error")
     alone = [[k] for k, o in enumerate(outputs) if several and o.requires_grad]
     for used in ([], *alone) if outputs else ():
@@ -175,16 +222,9 @@ def with_none(exam, used):
     return exam.subject.backward(run, exam.vs)
 
 
-def has_own_nodes(exam):
-    """Is a Function involved, or are all nodes PyTorch's own, which are right in these respects?"""
-    names = [name_of(node) for node in graph(exam.run.outputs)]
-    return not all(
-        re.search(r"Backward\d+$|AccumulateGrad$|CopySlices$", name) for name in names
-    )
-
-
 def in_vain(exam, i, returned):
-    """Of the gradients that backward returned, those that are no step on the way to that of i."""
+    """Of the gradients that backward returned, those that are no step on the way to
+    that of i."""
     subject, x = exam.subject, exam.subject.inputs[i]
     run = subject.run(subject.values)
     with contextlib.suppress(CallError), exam.watched() as (_handed, recorded):
@@ -195,13 +235,15 @@ def in_vain(exam, i, returned):
 
 
 def one_input(exam):
-    """Each as the only one that requires a gradient: the same gradient, with less work."""
-    if len(exam.subject.values) == 1 or not has_own_nodes(exam):
+    """Each as the only one that requires a gradient: the same gradient, with less
+    work."""
+    if len(exam.subject.values) == 1 or not exam.has_own_nodes:
         return
     subject, ignored = exam.subject, []
 
     def alone(which):
-        """Its gradients, what backward returned, the operations, whether an output requires one."""
+        """Its gradients, what backward returned, the operations, whether an output
+        requires one."""
         run = subject.run(subject.values, which)
         with Work() as work, exam.watched() as (_handed, returned):
             grads = subject.backward(run, exam.vs)
@@ -219,7 +261,8 @@ def one_input(exam):
                 yield told(subject, raised, ONLY_ONE, x, severity=severity)
             return
         expected = [grad if j == i else None for j, grad in enumerate(exam.first.grads)]
-        # Where no output requires one, as of a reentrant checkpoint, PyTorch itself warns.
+        # Where no output requires one, as of a reentrant checkpoint, PyTorch itself
+        # warns.
         more = {"x": x, "severity": None if graded else "warning"}
         if not (yield from exam.compare(ONLY_ONE, lambda g=grads: g, expected, **more)):
             return

@@ -1,4 +1,5 @@
-"""Trials of backward: does a gradient come back, of which kind, finite, and in which precision?"""
+"""Trials of backward: does a gradient come back, of which kind, finite, and in which
+precision?"""
 
 import contextlib
 
@@ -8,7 +9,7 @@ from ..causes.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
 from ..function.isolation import CallError, OwnGenerators, draws
 from ..function.precision import Grain, dtype_of
 from ..function.tensors import is_number, largest, position, values_of, worst
-from ..measure.measurement import Point
+from ..measure.comparison import Point
 from ..report import brief, error, note, warning
 from ..words import _
 
@@ -33,7 +34,9 @@ def outputs_require_a_gradient(exam):
             if marked:
                 yield MARKED_NON_DIFFERENTIABLE(x, name, output=name)
             else:
-                yield OUTPUT_DETACHED(x, name, output=name, remedy=exam.cut_off)
+                yield OUTPUT_DETACHED(
+                    x, name, output=name, remedy=exam.cut_off, **exam.may_be_meant
+                )
     return not any(output.requires_grad for output in exam.run.outputs)
 
 
@@ -65,7 +68,8 @@ ENGINE_SUMS = note(
 
 
 def what_backward_does(exam):
-    """Does it leave alone what it is handed? Do gradients have their input's dtype and shape?"""
+    """Does it leave alone what it is handed? Do gradients have their input's dtype and
+    shape?"""
     exam.go_back()
     if exam.first.grad_output_changed:
         yield GRAD_OUTPUT_MODIFIED()
@@ -86,7 +90,7 @@ def what_backward_does(exam):
             or torch.finfo(grad.dtype).eps > exam.precision
         ):
             yield GRADIENT_DTYPE(x, dtype=brief(grad.dtype))
-        if grad.shape != t.shape:
+        if grad.shape != t.shape and x in exam.subject.inputs:
             yield ENGINE_SUMS(x, got=tuple(grad.shape), wanted=tuple(t.shape))
 
 
@@ -95,12 +99,13 @@ def memory(tensor):
     return values_of(tensor).untyped_storage().data_ptr()
 
 
-# --- nan and inf ----------------------------------------------------------------------------------
+# --- nan and inf ----------------------------------------------------------------------
 
 BACKWARD_NOT_FINITE = error(
     "backward-not-finite",
     "Backward makes {what} in the gradient of {x}, where {finite} finite.",
-    look="0/0, 0 times inf, and overflow; a gradient of 0 stops no nan, as behind torch.where",
+    look="0/0, 0 times inf, and overflow; a gradient of 0 stops no nan, as behind "
+    "torch.where",
 )
 SINGULAR = note(
     "singular", "The gradient of {x} is infinite at the edge of the domain."
@@ -143,7 +148,7 @@ def gradients_are_finite(exam):
             yield SINGULAR(x, values=seen)
 
 
-# --- lower precision: in backward alone, and in the dtype that was given --------------------------
+# --- lower precision: in backward alone, and in the dtype that was given --------------
 
 COARSE_BACKWARD = warning(
     "coarse-backward",
@@ -210,8 +215,9 @@ def with_these(exam, vs):
     eps = torch.finfo(dtype).eps
     rounded = [v + eps * exam.dice.direction(v, symmetric=True) for v in subject.values]
     rounded = subject.gradients(rounded, wide)
-    # A gradient that is exactly zero, as that of a bias before batch norm, is a sum of terms that
-    # cancel. What rounding leaves of them is measured by the other gradients.
+    # A gradient that is exactly zero, as that of a bias before batch norm, is a sum of
+    # terms that cancel. What rounding leaves of them is measured by the other
+    # gradients.
     scale = max((largest(g) for g in high if g is not None), default=0.0)
     for x, a, b, c, whole in zip(
         subject.inputs, low, high, rounded, exam.sizes, strict=True

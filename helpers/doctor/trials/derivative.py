@@ -16,7 +16,7 @@ from ..function.isolation import CallError, forgiving
 from ..function.source import place_of, saving
 from ..function.subject import with_other_arguments
 from ..function.tensors import as_vector
-from ..measure.measurement import Measurement, Point, in_a_corner
+from ..measure.comparison import Comparison, Point, in_a_corner
 from ..measure.slopes import edges, is_large, screen
 from ..report import (
     DRAWN,
@@ -29,18 +29,19 @@ from ..report import (
     note,
 )
 from ..words import N_, _, listed
-from .again import STATE_BETWEEN_CALLS, has_own_nodes
+from .again import STATE_BETWEEN_CALLS
 from .forward import NOT_EXAMINED
-from .measured import Measured
+from .judgement import Judgement
 
 UNFAITHFUL = note(
     "unfaithful",
-    "The gradient of {x} is not the derivative of forward, which faithful=False accepts.",
+    "The gradient of {x} is not the derivative of forward, which faithful=False "
+    "accepts.",
 )
 ESTIMATOR = note(
     "estimator",
-    "Forward draws random numbers, and the gradient of {which} is not the derivative of what it "
-    "draws. An estimator is right on average only, which is not examined.",
+    "Forward draws random numbers, and the gradient of {which} is not the derivative "
+    "for this draw. Whether it is right on average is not examined.",
 )
 RAISES = N_("forward raises near the given point, so that there are no differences")
 LARGE = N_("the inputs are large, or many")
@@ -57,13 +58,14 @@ SHARP = (  # which say what to write
 )
 
 
-# A gradient that is wrong at a point, or may be; factors: of the v that show it; here: is it the
-# given point?
+# A gradient that is wrong at a point, or may be; factors: of the v that show it; here:
+# is it the given point?
 Suspected = namedtuple("Suspected", "point, factors, i, o, verdict, here")
 
 
 def derivative_of_forward(exam):
-    """Screen all gradients at up to three points, measure what is suspected, name what is wrong."""
+    """Screen all gradients at up to three points, measure what is suspected, name what
+    is wrong."""
     try:
         suspected, notes = screened(exam, points_of(exam))
     except CallError as raised:
@@ -76,9 +78,9 @@ def derivative_of_forward(exam):
             large = is_large(exam.subject.values)
             one.why = one.why or _(LARGE if large else NOT_NEARBY)
     yield from notes
-    measured = Measured(exam, suspected)
-    yield from measured.notes
-    wrong = measured.measurements()
+    judgement = Judgement(exam, suspected)
+    yield from judgement.notes
+    wrong = judgement.wrong_gradients()
     # What explains a gradient that is not zero may explain that another one is.
     # What somebody trains comes before what was given as a constant.
     frozen = {
@@ -113,7 +115,8 @@ def points_of(exam):
 
 
 def screened(exam, points, other=None):
-    """All that is `Suspected`, and notes about inputs of which differences prove nothing.
+    """All that is `Suspected`, and notes about inputs of which differences prove
+    nothing.
 
     other: a subject with other arguments, which is screened instead
     """
@@ -176,9 +179,11 @@ def count_judged(exam, verdicts):
 
 
 def judged_but_for_edges(judge, point, verdicts, doubts):
-    """Judge again while the elements at a kink or a jump, by which all may be moved, hold still.
+    """Judge again while the elements at a kink or a jump, by which all may be moved,
+    hold still.
 
-    Corrects the verdicts, of which these elements can no longer hide any; returns notes about them.
+    Corrects the verdicts, of which these elements can no longer hide any; returns notes
+    about them.
     """
     found = {i: edges(point, i) for i in doubts}
     still = {i: mask for i, (mask, _) in found.items()}
@@ -199,14 +204,21 @@ def judged(judge, symmetric=False):
 
 
 def is_estimator(exam, wrong, found):
-    """Does forward draw, and is the true gradient zero, or is what backward gives right on average?
+    """Does forward draw, and is the true gradient zero, or is what backward gives right
+    on average?
 
-    A name that says what is wrong, as of a mask that is drawn anew, is better than that.
+    A name that says what is wrong, as of a mask that is drawn anew, is better than
+    that.
     """
     if not exam.draws:
         return False
     codes = {io: one.text.code for io, one in found.items()}
     noisy = "few-digits", *COARSE
+    # Where another gradient is that of this draw, so should be one that is not zero.
+    accused = {i for i, _o in wrong}
+    exact = [g for i, g in enumerate(exam.first.grads) if i not in accused]
+    if any(g is not None and g.any() for g in exact):
+        noisy = ()
     return all(
         code == "straight-through" or code in noisy and right_on_average(wrong[io][0])
         for io, code in codes.items()
@@ -214,7 +226,8 @@ def is_estimator(exam, wrong, found):
 
 
 def right_on_average(m):
-    """Does the error of the gradient, along some directions, vanish in the mean over many seeds?"""
+    """Does the error of the gradient, along some directions, vanish in the mean over
+    many seeds?"""
     vs = torch.stack([as_vector(v) for v in m.vs])
     us, off = [m.point.dice.direction(m.x) for _ in range(DIRECTIONS)], []
 
@@ -237,7 +250,8 @@ def right_on_average(m):
 
 
 class Diagnosis:
-    """What a wrong gradient is called, before it is known through which outputs it is so.
+    """What a wrong gradient is called, before it is known through which outputs it is
+    so.
 
     words: further keyword arguments of the text
     """
@@ -277,7 +291,7 @@ def diagnosis(exam, ms):
     drawn = DRAWN if text.code in COARSE and exam.draws else ""
     gaps = {"meant": MEANT if m.is_identity else drawn, **gaps}
     if exam.line and text.code != "straight-through":
-        sharp &= text.code != "gradient-none" or not has_own_nodes(exam)
+        sharp &= text.code != "gradient-none" or not exam.has_own_nodes
         change = exam.line.find(corner or ms, exam.lines, few=sharp)
     if change:
         gaps["nameless"] = ""
@@ -294,9 +308,11 @@ def accepted(exam, ms):
 
 
 def elsewhere(exam, m):
-    """The diagnosis of a wrong gradient that is right under another circumstance, or None.
+    """The diagnosis of a wrong gradient that is right under another circumstance, or
+    None.
 
-    Where copies are saved of what is changed in place, or where no other call has left anything.
+    Where copies are saved of what is changed in place, or where no other call has left
+    anything.
     """
     places = {}
 
@@ -328,7 +344,7 @@ def finding_of(exam, i, o, found):
     everywhere = len(of_this) == graded and len({other.said for other in of_this}) == 1
     if graded > 1 and one.text.code == "derivative-wrong":
         everywhere = False  # another for each output
-    change, words = one.change, {"accept": exam.accept, **one.words}
+    change, words = one.change, {**one.words, **exam.may_be_meant}
     if everywhere and len({other.change for other in of_this}) > 1:
         change = None
     if not everywhere:
@@ -336,31 +352,33 @@ def finding_of(exam, i, o, found):
         words["further"] = [*words.get("further", ()), through]
         words["output"] = y
     finding = one.text(one.input, y, change=change, **words)
-    if finding.remedy and not has_own_nodes(exam):
+    if finding.remedy and not exam.has_own_nodes:
         return replace(finding, remedy=exam.cut_off)
     return finding
 
 
-# --- other arguments ------------------------------------------------------------------------------
+# --- other arguments ------------------------------------------------------------------
 
 OTHERS = 6  # arguments, at most
 WRONG_ELSEWHERE = error(
     "arguments-ignored",
     "The gradient of {x} is right for the given arguments, but wrong where {what}.",
-    look="numbers, branches and caches that do not depend on it, as what forward computes does",
+    look="numbers, branches and caches that do not depend on it, as what forward "
+    "computes does",
 )
 
 
 def with_other_numbers(exam):
     """Is the gradient right for another value of a number, too? Until one is found."""
     subject = exam.subject
-    skipped = exam.of_a_program or exam.faithful is not True or subject.is_slow
+    skipped = exam.of_a_program or exam.faithful is not True or exam.draws
+    skipped |= subject.is_slow
     if skipped or is_large(subject.values):
         return
     for other in itertools.islice(with_other_arguments(subject), OTHERS):
         with contextlib.suppress(CallError, RuntimeError):
             for s in screened(exam, [other.values], other)[0]:
-                m = Measurement(s.point, s.i, s.o, exam.tolerance)
+                m = Comparison(s.point, s.i, s.o, exam.tolerance)
                 if s.verdict == "wrong" and m.wrong.any():
                     yield WRONG_ELSEWHERE(
                         subject.inputs[s.i], values=m.evidence, what=other.what

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -10,10 +11,18 @@ import torch
 from ..causes.exceptions import told
 from ..function.budget import Budget
 from ..function.isolation import CallError, draws
-from ..function.private import methods, transforming
-from ..function.subject import Subject
-from ..function.tensors import Dice, as_vector, is_number, largest, tensors
-from ..report import ACCEPT, CUT_OFF, SEVERITIES, Judged, Report
+from ..function.private import has_numbers, methods, transforming
+from ..function.subject import Subject, graph, name_of
+from ..function.tensors import (
+    Dice,
+    as_vector,
+    equal,
+    has_memory,
+    is_number,
+    largest,
+    tensors,
+)
+from ..report import ACCEPT, CUT_OFF, MEANT, SEVERITIES, Judged, Report
 from ..words import N_, _
 from .state import State
 
@@ -24,7 +33,15 @@ except ImportError:  # it may be left out
 
 
 CONSTANT = N_("it requires no gradient, and backward returns None for it")
+DONATED = N_(
+    "it was compiled before, and gives away its memory in the backward pass: set "
+    "torch._functorch.config.donated_buffer = False, or hand over what is compiled"
+)
 FAILS = N_("it requires no gradient, and the function fails once it does")
+
+
+# Errors of second order, or in the dtype that was given, or for one layout.
+APART = "double-backward-wrong", "low-precision", "input-layout"
 
 
 @dataclass
@@ -50,14 +67,16 @@ class FirstBackward:
 
 
 def tolerance(eps):
-    """The part of a gradient by which differences may be off, with numbers of this eps."""
+    """The part of a gradient by which differences may be off, with numbers of this
+    eps."""
     return 1e-5 if eps < 1e-10 else 5e-3 if eps < 1e-5 else 3e-2
 
 
 class Examination:
     """One function with its inputs, what is known of it so far, and the findings.
 
-    faithful, lines: as in `examine`; of_a_program: made by rounds, so that there are calls that the
+    faithful, lines: as in `examine`; of_a_program: made by rounds, so that there are
+        calls that the
     program would not make; as_given: in the dtype of its inputs, not in float64.
     """
 
@@ -85,7 +104,8 @@ class Examination:
         self.judged = {x: Judged(x) for x in self.subject.inputs}
 
     def report(self, trials):
-        """The report of these trials; as given, where in float64 something else is computed."""
+        """The report of these trials; as given, where in float64 something else is
+        computed."""
         try:
             for finding in self.run_through(trials):
                 what = finding.code, finding.input, finding.output
@@ -109,12 +129,28 @@ class Examination:
         return line if self.lines else None
 
     @functools.cached_property
+    def has_own_nodes(self):
+        """Is a Function involved, or are all nodes PyTorch's own?"""
+        names = [name_of(node) for node in graph(self.run.outputs)]
+        own = r"Backward\d+$|AccumulateGrad$|CopySlices$"
+        return not all(re.search(own, name) for name in names)
+
+    @property
+    def may_be_meant(self):
+        """What a finding says of a gradient that nobody wrote: it may be cut on
+        purpose."""
+        if self.has_own_nodes:
+            return {"accept": self.accept}
+        return {"accept": self.accept, "meant": MEANT}
+
+    @functools.cached_property
     def cut_off(self):
         """Where forward leaves autograd, in words."""
         return self.line and self.line.exits(self.subject) or _(CUT_OFF)
 
     def run_through(self, trials):
-        """The findings of all trials; an exception of the function is the last of them."""
+        """The findings of all trials; an exception of the function is the last of
+        them."""
         try:
             for trial in trials:
                 if self.has(*trial.unless):
@@ -123,11 +159,21 @@ class Examination:
                     return
         except CallError as raised:
             self.examined = raised.phase != "forward" or self.first is not None
+            if "donated buffers" in str(raised.error):
+                for x in self.subject.inputs:
+                    self.not_judged(x, _(DONATED))
+                return
             yield told(self.subject, raised)
 
     def has(self, *codes):
-        """Is there a finding with one of these codes, or of one of these severities?"""
-        return any(f.code in codes or f.severity in codes for f in self.findings)
+        """Is there a finding with one of these codes, or of one of these severities?
+
+        An error that leaves other trials what they are counts by its code only.
+        """
+        return any(
+            f.code in codes or f.severity in codes and f.code not in APART
+            for f in self.findings
+        )
 
     def is_faithful(self, x):
         """Is the gradient of this input meant to be the derivative of forward?"""
@@ -139,7 +185,7 @@ class Examination:
         judged = self.judged.setdefault(x, Judged(x))
         judged.why, judged.meant = why, meant
 
-    # --- in which precision, and of which inputs --------------------------------------------------
+    # --- in which precision, and of which inputs --------------------------------------
 
     def settle(self):
         """Choose the precision and the inputs, before what is compared is computed."""
@@ -149,7 +195,8 @@ class Examination:
             self.choose_among_the_frozen()
 
     def refused(self):
-        """What the function raises in float64, so that it is examined as given; or None."""
+        """What the function raises in float64, so that it is examined as given; or
+        None."""
         if self.subject.lower is None:
             return None
         self.subject.use(torch.float64)
@@ -164,7 +211,8 @@ class Examination:
         return None
 
     def choose_among_the_frozen(self):
-        """Judge what was given as a constant, too, where backward has a gradient for it."""
+        """Judge what was given as a constant, too, where backward has a gradient for
+        it."""
         subject, chosen = self.subject, self.subject.examined
         try:
             self.choose(chosen, subject.frozen)
@@ -177,7 +225,8 @@ class Examination:
         self.state.restore()
 
     def choose(self, chosen, frozen):
-        """Examine these of the frozen inputs, too; those that get None are constants."""
+        """Examine these of the frozen inputs, too; those that get None are
+        constants."""
         subject = self.subject
         subject.choose(sorted([*chosen, *frozen]))
         try:
@@ -197,7 +246,8 @@ class Examination:
         return self.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
 
     def copies_differ(self):
-        """Does forward compute something else in float64 than in the dtype that was given?"""
+        """Does forward compute something else in float64 than in the dtype that was
+        given?"""
         with contextlib.suppress(CallError):
             double = self.subject.forward(self.subject.values)
             with self.as_it_was_given() as subject:
@@ -216,7 +266,8 @@ class Examination:
 
     @property
     def tolerance(self):
-        """The part of a gradient by which differences, and what is saved coarsely, may be off."""
+        """The part of a gradient by which differences, and what is saved coarsely, may
+        be off."""
         saved = [torch.finfo(t.dtype).eps for t in self.run.saved if is_number(t)]
         coarse = max((eps for eps in saved if eps > self.precision), default=0.0)
         return max(tolerance(self.subject.eps), 10 * coarse)
@@ -244,7 +295,8 @@ class Examination:
     @functools.cached_property
     def vs(self):
         """The grad_output of every output."""
-        # Backwards, for the input may have been drawn in the same way from the same seed.
+        # Backwards, for the input may have been drawn in the same way from the same
+        # seed.
         vs = [self.dice.normal(o) for o in self.run.outputs]
         vs = [v.flip(tuple(range(v.dim()))) for v in vs]
         return [
@@ -253,41 +305,45 @@ class Examination:
         ]
 
     def gradients(self, vs=None):
-        """Those of a new run with the given inputs; vs: other grad_outputs than those of `first`"""
+        """Those of a new run with the given inputs; vs: other grad_outputs than those
+        of `first`"""
         return self.subject.gradients(
             self.subject.values, self.vs if vs is None else vs
         )
 
     def go_back(self):
         """The first backward pass; what it changes is protected from then on."""
-        versions = [t._version for t in self.run.saved]
+        before = [(t, t._version, t.clone()) for t in self.run.saved if has_memory(t)]
         with self.watched() as (handed, returned):
             grads = self.subject.backward(
                 self.run, [v.clone() for v in self.vs], retain=True
             )
         grads = [None if grad is None else grad.clone() for grad in grads]
-        changed = any(
-            not torch.equal(g.nan_to_num(), copy.nan_to_num()) for g, copy in handed
-        )
-        pairs = list(zip(self.run.saved, versions, strict=True))
+        changed = any(not equal(g, copy) for g, copy in handed)
         if changed:  # what follows from that is no finding of its own
             self.subject.protects = True
             grads = self.gradients()
-        self.first = FirstBackward(
-            grads, returned, changed, [t for t, v in pairs if t._version != v]
-        )
+        saved = [
+            t
+            for t, version, copy in before
+            if has_memory(t) and (t._version != version or not equal(t, copy))
+        ]
+        self.first = FirstBackward(grads, returned, changed, saved)
 
     @contextlib.contextmanager
     def watched(self):
-        """What backward is handed (with copies), and what it returns before the engine corrects it.
+        """What backward is handed (with copies), and what it returns before the engine
+        corrects it.
 
-        Yields a list and a dict from the examined Function's arguments to their gradients.
+        Yields a list and a dict from the examined Function's arguments to their
+        gradients.
         """
         handed, returned = [], {}
 
         def way(method, cls, ctx, *grads):
             if not transforming():
-                handed.extend((g, g.clone()) for _, g in tensors(grads))
+                found = [g for _name, g in tensors(grads) if has_numbers(g)]
+                handed.extend((g, g.clone()) for g in found)
             result = method(ctx, *grads)
             if cls is self.subject.cls:
                 each = result if isinstance(result, tuple) else (result,)
@@ -303,7 +359,8 @@ class Examination:
 
     @functools.cached_property
     def loud(self):
-        """By how much grad_output must grow for all of a gradient to show: 1 if it is linear."""
+        """By how much grad_output must grow for all of a gradient to show: 1 if it is
+        linear."""
         with contextlib.suppress(CallError):
             grads = self.subject.backward(
                 self.run, [-100 * v for v in self.vs], retain=True
@@ -319,7 +376,8 @@ class Examination:
 
     @functools.cached_property
     def sizes(self):
-        """Of each gradient, before anything cancels: changes of the output by the input."""
+        """Of each gradient, before anything cancels: changes of the output by the
+        input."""
         pairs = zip(self.run.outputs, self.vs, strict=True)
         size = sum(largest(v * o) * o.numel() ** 0.5 for o, v in pairs)
         return [size / (largest(value) or 1.0) for value in self.subject.values]
@@ -344,10 +402,11 @@ class Examination:
         return len(some) == len(others) and all(map(self.same, some, others))
 
     def compare(self, text, gradients, expected=None, x=None, raising=None, **words):
-        """Are the gradients that gradients() returns those of the first backward, or as expected?
+        """Are the gradients that gradients() returns those of the first backward, or as
+        expected?
 
-        Yields `text`, with these words, for the first that is not, and `raising`, or that, for an
-        exception; returns whether all are.
+        Yields `text`, with these words, for the first that is not, and `raising`, or
+        that, for an exception; returns whether all are.
         """
         try:
             found = gradients()

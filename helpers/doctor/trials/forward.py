@@ -8,8 +8,8 @@ import torch
 from ..causes.exceptions import told
 from ..function.isolation import CallError
 from ..function.precision import Grain, dtype_of
-from ..function.private import BackwardCFunction
-from ..function.subject import name_of, nodes_in_python
+from ..function.private import BackwardCFunction, is_a_users
+from ..function.subject import nodes_in_python
 from ..function.tensors import Dice, differentiable, has_memory, position, tensors
 from ..report import TEXTS, brief, error, note, warning
 from ..words import N_, _
@@ -46,7 +46,8 @@ INPUT_NOT_FINITE = warning("input-not-finite", "{x} itself has nan or inf.")
 
 
 def numbers_that_are_given(exam):
-    """Chooses the dtype of the examination and its inputs; notes those that are not finite."""
+    """Chooses the dtype of the examination and its inputs; notes those that are not
+    finite."""
     dtype = brief(exam.subject.lower)
     exam.settle()
     if exam.refusal:
@@ -69,7 +70,8 @@ NO_OUTPUT = error(
 NOT_DETERMINISTIC = error(
     "forward-not-deterministic",
     "The same input and the same random seed give another output {when}.",
-    look="counters, caches, what is kept of the last call, generators of its own, uninitialised "
+    look="counters, caches, what is kept of the last call, generators of its own, "
+    "uninitialised "
     "memory, races",
 )
 
@@ -110,13 +112,15 @@ COARSE_INSIDE = note(
 COARSE = N_("numbers are too coarse for differences")
 TOO_COARSE = note(
     "too-coarse",
-    "Numbers of {dtype} are too coarse for differences of forward, so the gradient was not "
+    "Numbers of {dtype} are too coarse for differences of forward, so the gradient "
+    "was not "
     "compared with them.",
 )
 
 
 def precision_inside(exam):
-    """Notes whether forward computes in coarser numbers, and whether differences would show."""
+    """Notes whether forward computes in coarser numbers, and whether differences would
+    show."""
     subject = exam.subject
     # The last call is the one to which exam.run belongs.
     coarse = Grain.within(subject.values, lambda: subject.forward(subject.values))
@@ -131,7 +135,8 @@ def precision_inside(exam):
 
 READ_ONLY_VIEW = note(
     "view-returned",
-    "{Y} is a view that forward made: autograd refuses to change it, or its base, in place.",
+    "{Y} is a view that forward made: autograd refuses to change it, or its base, in "
+    "place.",
 )
 OUTPUT_DTYPE = warning(
     "output-dtype",
@@ -146,7 +151,8 @@ FORWARD_NOT_FINITE = warning(
 
 
 def numbers_that_are_returned(exam):
-    """Is an output a view, of lower precision than the inputs, or not finite where they are?"""
+    """Is an output a view, of lower precision than the inputs, or not finite where they
+    are?"""
     for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
         if isinstance(output.grad_fn, BackwardCFunction) and output._is_view():
             yield READ_ONLY_VIEW(y=name)
@@ -168,7 +174,8 @@ def numbers_that_are_returned(exam):
 INPUT_MODIFIED = error(
     "input-modified",
     "Forward changes {x} in place{how}.",
-    look="methods that end in an underscore, += and its like, and assignments to an index; "
+    look="methods that end in an underscore, += and its like, and assignments to an "
+    "index; "
     "work on a copy, or call ctx.mark_dirty",
 )
 CALLERS = N_(
@@ -186,7 +193,7 @@ def inputs_are_untouched(exam):
     for k, (name, t) in enumerate(zip(subject.names, run.passed, strict=True)):
         if name in subject.state or not (has_memory(given[k]) and has_memory(t)):
             continue  # such as running statistics, and what is freed
-        recorded = t.grad_fn is not None and "Clone" not in name_of(t.grad_fn)
+        recorded = t.grad_fn is not None and t._version > 0
         if recorded and name in subject.leaves:
             yield TEXTS["in-place-leaf"](phase=_("Forward"))
         elif recorded:
@@ -204,18 +211,21 @@ def inputs_are_untouched(exam):
 
 TENSOR_ON_CTX = warning(
     "tensor-on-ctx",
-    "`{path}` holds {what} outside `save_for_backward`, so autograd does not notice when it "
+    "`{path}` holds {what} outside `save_for_backward`, so autograd does not notice "
+    "when it "
     "changes in place{also}.",
     look="ctx.save_for_backward{or_else}",
 )
 REFERENCE_CYCLE = error(
     "reference-cycle",
-    "`{path}` holds an output: output and ctx refer to each other, so their memory waits for "
+    "`{path}` holds an output: output and ctx refer to each other, so their memory "
+    "waits for "
     "Python's garbage collector.",
     look="ctx.save_for_backward",
 )
 FOR_GOOD = N_(
-    ", and where backward uses it, a second derivative, if there is one, takes it for a "
+    ", and where backward uses it, a second derivative, if there is one, takes it "
+    "for a "
     "constant"
 )
 BOTH = N_(
@@ -226,8 +236,9 @@ BOTH = N_(
 def what_ctx_holds(exam):
     """Are there tensors on ctx that belong into save_for_backward?"""
     given = dict(zip(exam.subject.names, exam.run.passed, strict=True))
-    for node in nodes_in_python(exam.run.outputs):
-        for path, t in tensors(vars(node), "ctx"):
+    nodes = nodes_in_python(exam.run.outputs)
+    for node in [node for node in nodes if is_a_users(node._forward_cls)]:
+        for path, t in held_by(node):
             where = {"path": re.sub(r"^ctx\['(\w+)'\]", r"ctx.\1", path)}
             where["values"] = {"shape": list(t.shape)}
             x = next((name for name, p in given.items() if p is t), None)
@@ -237,8 +248,22 @@ def what_ctx_holds(exam):
                 what = _("an input")
                 yield TENSOR_ON_CTX(x, **where, what=what, also="", or_else="")
             elif differentiable(t) and not is_constant(exam, path, t):
-                gaps = {"what": _("a tensor"), "also": _(FOR_GOOD), "or_else": _(BOTH)}
+                array = hasattr(
+                    vars(node).get(where["path"][4:]), "__array_interface__"
+                )
+                what = _("an array") if array else _("a tensor")
+                gaps = {"what": what, "also": _(FOR_GOOD), "or_else": _(BOTH)}
                 yield TENSOR_ON_CTX(**where, **gaps)
+
+
+def held_by(node):
+    """(path, tensor) of what ctx holds; an array counts as one."""
+    arrays = {
+        name: torch.as_tensor(value)
+        for name, value in vars(node).items()
+        if hasattr(value, "__array_interface__")
+    }
+    return tensors({**vars(node), **arrays}, "ctx")
 
 
 def is_constant(exam, path, t):
@@ -248,7 +273,7 @@ def is_constant(exam, path, t):
         found = nodes_in_python(exam.subject.run(others).outputs)
     except CallError:
         return False
-    held = [tensors(vars(node), "ctx") for node in found]
+    held = map(held_by, found)
     same = [
         torch.equal(t, other) for pairs in held for name, other in pairs if name == path
     ]

@@ -1,4 +1,5 @@
-"""The trial of second order: is the derivative of the gradient right, or refused openly?"""
+"""The trial of second order: is the derivative of the gradient right, or refused
+openly?"""
 
 import contextlib
 import functools
@@ -26,27 +27,33 @@ REFUSED = (
 )
 WRONG = error(
     "double-backward-wrong",
-    "The gradient of {which} is right here, but its own derivative with respect to {by} is "
+    "The gradient of {which} is right here, but its own derivative with respect to "
+    "{by} is "
     "silently wrong.",
 )
 IN_BACKWARD = N_(
-    "what backward takes for a constant: an intermediate that is kept on ctx, or saved and not "
-    "returned; .data, .detach(), no_grad, NumPy; a Function that it applies, and whose own "
+    "what backward takes for a constant: an intermediate that is kept on ctx, or "
+    "saved and not "
+    "returned; .data, .detach(), no_grad, NumPy; a Function that it applies, and "
+    "whose own "
     "backward is wrong"
 )
 SAVED = N_(
-    "{these}: what is saved and not returned is a constant to autograd; recompute it in backward, "
+    "{these}: what is saved and not returned is a constant to autograd; recompute it "
+    "in backward, "
     "or return it from forward"
 )
 MISSING = warning(
     "double-backward-missing",
     "There is no second derivative: {how}.",
-    look="NumPy, .data, .detach() and kernels in backward; once_differentiable refuses where "
+    look="NumPy, .data, .detach() and kernels in backward; once_differentiable "
+    "refuses where "
     "grad_output has a history",
 )
 RAISES = N_("backward raises when it is differentiated")
 LEAVES = N_(
-    "backward leaves autograd, so that what is differentiated through the gradient silently "
+    "backward leaves autograd, so that what is differentiated through the gradient "
+    "silently "
     "loses it"
 )
 OF_SPARSE = N_("of what is sparse, only the first derivative is compared")
@@ -54,13 +61,16 @@ COARSE = 1e-5  # an eps with which differences of a gradient show only much
 SECOND_UNSURE = N_("its derivative cannot be compared with differences")
 OPENLY_REFUSED = note(
     "double-backward-refused",
-    "Backward refuses to be differentiated. What once_differentiable refuses can still be silently "
-    "wrong: where grad_output has no history, and where grad takes another path to the inputs.",
+    "Backward refuses to be differentiated. What once_differentiable refuses can "
+    "still be silently "
+    "wrong: where grad_output has no history, and where grad takes another path to "
+    "the inputs.",
 )
 
 
 class Gradients:
-    """The gradients as a function: of the inputs, and of the grad_outputs of graded outputs.
+    """The gradients as a function: of the inputs, and of the grad_outputs of graded
+    outputs.
 
     values: the point at which it is examined: the inputs, then the grad_outputs
     which:  the numbers of the inputs that have a gradient, known once it was `recorded`
@@ -84,7 +94,8 @@ class Gradients:
         return self.subject.backward(run, vs, create=create), run.leaves + leaves, run
 
     def recorded(self):
-        """Those that there are, with their graph; and the coarsest eps on the way to them."""
+        """Those that there are, with their graph; and the coarsest eps on the way to
+        them."""
         with Grain(self.values) as watch:
             grads = self.at(self.values, create=True)[0]
         self.which = [i for i, grad in enumerate(grads) if grad is not None]
@@ -111,10 +122,11 @@ class Gradients:
             return self.subject.within(run.state, differentiated)
 
     def constant_though_they_move(self):
-        """{(j, o): "wrong"} where gradient o has no derivative by input j, and yet moves with it.
+        """{(j, o): "wrong"} where gradient o has no derivative by input j, and yet
+        moves with it.
 
-        As where backward reads a rounded copy that forward saved: its steps hide what differences
-        would show. A move of many steps shows it.
+        As where backward reads a rounded copy that forward saved: its steps hide what
+        differences would show. A move of many steps shows it.
         """
         found, here = {}, self.forward(self.values)
         for o, j in itertools.product(range(len(here)), range(self.count)):
@@ -171,7 +183,8 @@ def second_derivative(exam):
 
 
 def not_recorded(grads):
-    """What is to be said, in a list, of gradients of which autograd has no graph; or None."""
+    """What is to be said, in a list, of gradients of which autograd has no graph; or
+    None."""
     if not any(grad.requires_grad for grad in grads):
         return [MISSING(how=_(LEAVES))] if any(grad.any() for grad in grads) else []
     # once_differentiable leaves a node that raises, but to which no input is connected.
@@ -202,7 +215,8 @@ def accused(exam, of, wrong, is_right):
 
 
 def constants_saved(exam):
-    """What forward saves that moves with its inputs, but has no history, in words; or None."""
+    """What forward saves that moves with its inputs, but has no history, in words; or
+    None."""
 
     def saved(values):
         found = []

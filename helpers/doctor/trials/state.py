@@ -18,9 +18,9 @@ CACHE, ABSENT = functools._lru_cache_wrapper, object()
 class State:
     """The places where one call of a function may find what another one has left.
 
-    These are the globals that its code names, the attributes of functions, classes, modules
-    and objects, and the entries of dicts, that can be reached from there, from its closure
-    and from its arguments.
+    These are the globals that its code names, the attributes of functions, classes,
+    modules and objects, and the entries of dicts, that can be reached from there, from
+    its closure and from its arguments.
 
     places: pairs (dict or class, names that count there or None for all)
     """

@@ -1,7 +1,7 @@
 """Trials of what else is asked of a Function: a tangent (jvp), a batch (vmap).
 
-A Function that declares neither jvp nor a rule for vmap costs nothing here: each raises by itself
-when it is asked for.
+A Function that declares neither jvp nor a rule for vmap costs nothing here: each raises
+by itself when it is asked for.
 """
 
 import traceback
@@ -10,7 +10,7 @@ import torch
 from torch.autograd import Function, forward_ad
 
 from ..causes.exceptions import told
-from ..causes.where import relation
+from ..causes.where import in_words, relation
 from ..function.isolation import CallError, draws, phase, reseed
 from ..function.private import FUNCTORCH, is_a_users
 from ..function.tensors import (
@@ -25,11 +25,12 @@ from ..measure.slopes import slopes_along
 from ..report import error
 from ..words import N_, _, listed
 
-# --- what a Function declares ---------------------------------------------------------------------
+# --- what a Function declares ---------------------------------------------------------
 
 
 def declaring(exam, *names):
-    """The user's Functions that are applied, and declare one of these: {name: Function}."""
+    """The user's Functions that are applied, and declare one of these: {name:
+    Function}."""
     return {
         cls.__name__: cls
         for cls in filter(is_a_users, exam.subject.functions)
@@ -38,30 +39,34 @@ def declaring(exam, *names):
 
 
 def called(exam, given):
-    """The outputs that can have a gradient, for these tensors, handed over as they are."""
+    """The outputs that can have a gradient, for these tensors, handed over as they
+    are."""
     reseed(0)
     found = tensors(exam.subject.call([t.clone() for t in given]))
     return [t for _, t in found if differentiable(t)]
 
 
-# --- forward mode ---------------------------------------------------------------------------------
+# --- forward mode ---------------------------------------------------------------------
 
 JVP_WRONG = error(
     "jvp-wrong",
     "Where {what}, the tangent of {y} that `{name}.jvp` gives {how}.",
-    look="the derivative of forward times the tangent of each input, the same derivative as in "
+    look="the derivative of forward times the tangent of each input, the same "
+    "derivative as in "
     "backward, not transposed",
 )
 JVP_FAILS = error(
     "jvp-fails",
     "`{name}.jvp` {fails} the tangent of {x}.",
-    look="one tangent for each output, of its shape; None arrives for what does not move under "
+    look="one tangent for each output, of its shape; None arrives for what does not "
+    "move under "
     "set_materialize_grads(False); save_for_forward",
 )
 
 
 def forward_mode(exam):
-    """Is what jvp gives the derivative of forward, if each input moves alone, and if all do?"""
+    """Is what jvp gives the derivative of forward, if each input moves alone, and if
+    all do?"""
     subject, declared = (
         exam.subject,
         () if exam.subject.sparse else declaring(exam, "jvp"),
@@ -114,7 +119,8 @@ def moved(exam, us):
 
 
 def against_differences(exam, us, found, **words):
-    """The finding for the first output whose tangent is not what differences say, or None."""
+    """The finding for the first output whose tangent is not what differences say, or
+    None."""
     subject, y0 = exam.subject, [as_vector(o) for o in exam.run.outputs]
     slopes = slopes_along(subject.forward, subject.values, us, y0, subject.eps)
     for o, (tangent, slope) in enumerate(zip(found, slopes, strict=True)):
@@ -131,19 +137,19 @@ def against_differences(exam, us, found, **words):
             if torch.equal(tangent, doubled) and given.any():
                 how = _("does not change with that of `{x}`").format(x=x)
             elif len(given) > 1:  # one number is another's multiple by chance
-                how = relation(
-                    given[wrong], expected[wrong], limit[wrong], subject.numbers
-                )
+                pair = given[wrong], expected[wrong]
+                how = in_words(*relation(*pair, limit[wrong], subject.numbers))
             seen = worst(tangent, shaped(expected, tangent))
             return JVP_WRONG(x, y, seen, how=how, **words)
     return None
 
 
-# --- vmap -----------------------------------------------------------------------------------------
+# --- vmap -----------------------------------------------------------------------------
 
 VMAP_WRONG = error(
     "vmap-wrong",
-    "Under vmap, `{name}` gives another {what} than a loop over the batch, where {where}.",
+    "Under vmap, `{name}` gives another {what} than a loop over the batch, where "
+    "{where}.",
 )
 VMAP_FAILS = error(
     "vmap-fails",
@@ -157,8 +163,10 @@ BY_HAND = N_(
     "the rule: in_dims says where each argument has its batch, or None if it has none"
 )
 GENERATED = N_(
-    "forward, setup_context and backward, which generate_vmap_rule runs on batches: no .item(), no "
-    "NumPy, no branches on values, nothing in place on what has no batch, and the same tensors for "
+    "forward, setup_context and backward, which generate_vmap_rule runs on batches: "
+    "no .item(), no "
+    "NumPy, no branches on values, nothing in place on what has no batch, and the "
+    "same tensors for "
     "save_for_forward as for save_for_backward"
 )
 
@@ -166,7 +174,8 @@ GENERATED = N_(
 def over_batches(exam):
     """Is what the rule for vmap gives the same as a loop gives?
 
-    Each tensor has a batch, alone, then all of them; first as dimension 0, then as the last.
+    Each tensor has a batch, alone, then all of them; first as dimension 0, then as the
+    last.
     """
     subject, rules = exam.subject, declaring(exam, "vmap", "generate_vmap_rule")
     if not rules or subject.sparse or subject.run(subject.values) and draws():
@@ -219,7 +228,8 @@ def one_of_batch(exam, pairs, batched, which):
 
 
 def compared(exam, pairs, batched, dim, loop):
-    """The words for what vmap gives with this batch, if a loop gives something else, or None."""
+    """The words for what vmap gives with this batch, if a loop gives something else, or
+    None."""
     subject = exam.subject
     given = [
         torch.stack(pair, dim) if k in batched else pair[0]
@@ -257,7 +267,8 @@ def compared(exam, pairs, batched, dim, loop):
 
 
 def to_blame(exam, raised):
-    """Did the Function that declares the rule fail, not code around it, and not on purpose?"""
+    """Did the Function that declares the rule fail, not code around it, and not on
+    purpose?"""
     if isinstance(raised.error, NotImplementedError):
         return False
     frames = traceback.extract_tb(raised.error.__traceback__)

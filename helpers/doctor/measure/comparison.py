@@ -1,4 +1,5 @@
-"""A gradient, element by element, as backward gives it and as it should be; at several points."""
+"""A gradient, element by element, as backward gives it and as it should be; at several
+points."""
 
 import contextlib
 import copy
@@ -9,7 +10,7 @@ import math
 import torch
 
 from ..function.isolation import CallError
-from ..function.subject import of_sizes, smaller, with_other_arguments
+from ..function.subject import of_sizes, resized, with_other_arguments
 from ..function.tensors import (
     Dice,
     as_vector,
@@ -27,7 +28,8 @@ FEW = 24  # elements, of many, that tell whether it is right elsewhere, too
 
 
 class Point:
-    """The function at one point, with three v for every output: two random, one of ones.
+    """The function at one point, with three v for every output: two random, one of
+    ones.
 
     factors: of the v, a vector for each output
     """
@@ -48,7 +50,8 @@ class Point:
         self.limit = min(512, max(16, 7_000_000 // size))
 
     def vjp(self, vs):
-        """All gradients of the sum of v · output o, for {o: v}; other outputs receive zeros."""
+        """All gradients of the sum of v · output o, for {o: v}; other outputs receive
+        zeros."""
         full = [torch.zeros_like(t) for t in self.outputs]  # not None
         for o, v in vs.items():
             like = full[o]
@@ -60,7 +63,8 @@ class Point:
         return self.subject.gradients(self.values, full)
 
     def given(self, o):
-        """The gradients of the three v of output o: three lists, one entry for each input."""
+        """The gradients of the three v of output o: three lists, one entry for each
+        input."""
         if o not in self.returned:
             self.returned[o] = [self.vjp({o: v}) for v in self.vs[o]]
         return self.returned[o]
@@ -73,7 +77,8 @@ class Point:
         )
 
     def units(self, i, s):
-        """The moves of element s of input i alone, and of its imaginary part; and their size."""
+        """The moves of element s of input i alone, and of its imaginary part; and their
+        size."""
         value, step = self.values[i], self.scales[i][s].item()
         for unit in (1 + 0j, 1j) if value.is_complex() else (1,):
             u = torch.zeros(value.numel(), dtype=value.dtype, device=value.device)
@@ -81,9 +86,11 @@ class Point:
             yield unit, u, step
 
     def expected(self, i):
-        """Elements of input i (a sample, if many), and for each output what its gradients are.
+        """Elements of input i (a sample, if many), and for each output what its
+        gradients are.
 
-        That is (value, error, trusted, Jacobian or None), the first two of shape (3, elements).
+        That is (value, error, trusted, Jacobian or None), the first two of shape (3,
+        elements).
         """
         if i not in self.known:
             elements = torch.tensor(self.sample(i), device=self.values[i].device)
@@ -91,7 +98,8 @@ class Point:
         return self.known[i]
 
     def sample(self, i):
-        """The numbers of elements of input i: all; or some of many, and those that are suspect."""
+        """The numbers of elements of input i: all; or some of many, and those that are
+        suspect."""
         n = self.values[i].numel()
         if n <= self.limit:
             return list(range(n))
@@ -116,7 +124,8 @@ class Point:
         return low
 
     def by_differences(self, i, elements):
-        """What `expected` says of each output, by moving one element after the other."""
+        """What `expected` says of each output, by moving one element after the
+        other."""
         weights = [torch.stack([as_vector(v) for v in vs]) for vs in self.vs]
         noise = max(1e-11, 16 * self.subject.eps)
         rounding = [
@@ -144,13 +153,15 @@ class Point:
         return found
 
 
-class Measurement:
+class Comparison:
     """The gradient of output o with respect to input i at one point; it never changes.
 
-    given:    what backward gives, of shape (3, all elements), a row for each v; None is zeros
+    given:    what backward gives, of shape (3, all elements), a row for each v; None is
+              zeros
     elements: the numbers of those that were examined; `sampled` is `given` at these
     expected: what it should be, of shape (3, examined elements)
-    limit:    of the same shape: what a right one may be off by, the only tolerance there is
+    limit:    of the same shape: what a right one may be off by, the only tolerance
+              there is
     trusted:  of shape (examined elements): where `expected` can be relied on
     """
 
@@ -173,7 +184,8 @@ class Measurement:
         self.zero = (self.expected.abs() <= self.limit).all(0)
         off = (self.sampled - self.expected).abs()
         self.near = off <= self.limit
-        # What is too small to show beside numbers of the size of 1 may be lost inside forward.
+        # What is too small to show beside numbers of the size of 1 may be lost inside
+        # forward.
         weights = as_vector(self.vs[0]).abs().max()
         shows = (off * scale(self.x).reshape(-1)[self.elements] > HIDDEN * weights).any(
             0
@@ -189,7 +201,8 @@ class Measurement:
     def fits(self, rows):
         """Are these gradients right?
 
-        rows: one for each v, of shape (all elements), perhaps made one after the other, until one
+        rows: one for each v, of shape (all elements), perhaps made one after the other,
+              until one
         is wrong
         """
         return self.fits_there(row[self.elements] for row in rows)
@@ -215,7 +228,8 @@ class Measurement:
 
     @property
     def is_zero_for_ones_only(self):
-        """Is the gradient zero where grad_output is one everywhere, as before a mean?"""
+        """Is the gradient zero where grad_output is one everywhere, as before a
+        mean?"""
         there = self.expected.abs() > self.limit
         return not there[2].any() and bool(there[:2].any())
 
@@ -224,7 +238,8 @@ class Measurement:
         return self.row(self.tensors[name].expand(self.shape))
 
     def row(self, grad):
-        """A gradient of the input as a vector of the precision of `expected`; None is zeros."""
+        """A gradient of the input as a vector of the precision of `expected`; None is
+        zeros."""
         dtype = torch.complex128 if self.x.is_complex() else torch.float64
         grad = torch.zeros_like(self.x) if grad is None else grad.detach()
         return grad.to(self.x.device, dtype).reshape(-1)
@@ -244,13 +259,13 @@ class Measurement:
     def beside(self, i=None, o=None):
         """That of another input, or output, at this point."""
         pair = self.i if i is None else i, self.o if o is None else o
-        return Measurement(self.point, *pair, self.tolerance)
+        return Comparison(self.point, *pair, self.tolerance)
 
     def at(self, subject, values, elements=None):
         """The same at another point; elements: at most so many of them."""
         point = Point(subject, values, Dice())
         point.limit = min(point.limit, elements or point.limit)
-        return Measurement(point, self.i, self.o, self.tolerance)
+        return Comparison(point, self.i, self.o, self.tolerance)
 
     def at_each(self, pairs, elements=None):
         """The same for each pair (subject, values) for which the function runs."""
@@ -265,7 +280,8 @@ class Measurement:
 
     @functools.cached_property
     def tensors(self):
-        """{in words: tensor} of all that it was given, differentiated or not, and of the output."""
+        """{in words: tensor} of all that it was given, differentiated or not, and of
+        the output."""
         names = self.input, *self.subject.names, *self.subject.inputs
         values = self.x, *self.subject.tensors, *self.point.values
         named = {f"`{name}`": t for name, t in zip(names, values, strict=True)}
@@ -275,7 +291,8 @@ class Measurement:
 
     @functools.cached_property
     def passed(self):
-        """grad_output itself, summed or expanded to the input's shape, a row for each; or None."""
+        """grad_output itself, summed or expanded to the input's shape, a row for each;
+        or None."""
         try:
             vs = [
                 v.expand(self.shape)
@@ -333,11 +350,12 @@ class Measurement:
         return seen
 
 
-# --- one wrong gradient at several points ---------------------------------------------------------
+# --- one wrong gradient at several points ---------------------------------------------
 
 
-class Measurements(tuple):
-    """One wrong gradient at those points, one or two, at which it is wrong: `Measurement`s.
+class WrongGradient(tuple):
+    """One wrong gradient at those points, one or two, at which it is wrong:
+    `Comparison`s.
 
     elsewhere: is it right at the given point?
     wrong_through: the numbers (input, output) of all gradients that are wrong
@@ -352,7 +370,8 @@ class Measurements(tuple):
         return made
 
     def multiple(self, made):
-        """The number by which made(m) gives the right gradient, the same at all points; or None.
+        """The number by which made(m) gives the right gradient, the same at all points;
+        or None.
 
         made(m): of shape (3, elements)
         """
@@ -371,13 +390,15 @@ class Measurements(tuple):
 
     @functools.cached_property
     def factor(self):
-        """What the gradient is multiplied by, if that is all, everywhere; otherwise None."""
+        """What the gradient is multiplied by, if that is all, everywhere; otherwise
+        None."""
         number = self.multiple(lambda m: m.given)
         return number and 1 / number
 
     @functools.cached_property
     def ratios(self):
-        """(elements, given / expected) of each point, if that is the same for every v, or None."""
+        """(elements, given / expected) of each point, if that is the same for every v,
+        or None."""
         found = []
         for m in self:
             rows = (m.expected.abs() > m.limit)[:, m.trusted].any(
@@ -400,7 +421,8 @@ class Measurements(tuple):
 
     @functools.cached_property
     def jacobians(self):
-        """(given, expected, limit) at the first point, of shape (outputs, inputs); or None."""
+        """(given, expected, limit) at the first point, of shape (outputs, inputs); or
+        None."""
         seen = self[0].evidence
         if "given_jacobian" not in seen or not self[0].whole:
             return None
@@ -409,7 +431,8 @@ class Measurements(tuple):
 
     @functools.cached_property
     def again(self):
-        """The first where the values of each input stand in the opposite order: a list, or []."""
+        """The first where the values of each input stand in the opposite order: a list,
+        or []."""
         m = self[0]
         turned = [v.flip(tuple(range(v.dim()))) for v in m.point.values]
         turned = [
@@ -421,26 +444,36 @@ class Measurements(tuple):
         )
 
     def each(self):
-        """Each alone, and the first where the values stand in another order, if they can."""
-        yield from (Measurements([m]) for m in self)
-        yield from (Measurements([m]) for m in self.again)
+        """Each alone, and the first where the values stand in another order, if they
+        can."""
+        yield from (WrongGradient([m]) for m in self)
+        yield from (WrongGradient([m]) for m in self.again)
 
     @functools.cached_property
     def others(self):
-        """The whole, if this is a corner, and other values, so that nothing fits by chance."""
+        """The whole, if this is a corner, and other values, so that nothing fits by
+        chance."""
         m, most = self[0], 1 if self[0].subject.is_slow else 3
         found = [*self.again, *itertools.islice(m.varied(FEW), most)]
         if not (m.sparse or self.whole):  # of one row, or one column, less
             found += m.at_each(
-                ((other, other.values) for other in smaller(m.subject)), FEW
+                ((other, other.values) for other in resized(m.subject)), FEW
             )
         return [m for m in (*self.whole, *found) if m.trusted.any()]
 
+    @functools.cached_property
+    def of_other_sizes(self):
+        """Those of the others whose input or output has another shape."""
+        shapes = self[0].shape, self[0].y.shape
+        return [m for m in self.others if (m.shape, m.y.shape) != shapes]
+
 
 def in_a_corner(ms):
-    """The same gradient for inputs of few elements, if it is wrong there, too; otherwise None.
+    """The same gradient for inputs of few elements, if it is wrong there, too;
+    otherwise None.
 
-    A size is changed wherever it occurs, or else of rows only; what forward insists on stays.
+    A size is changed wherever it occurs, or else of rows only; what forward insists on
+    stays.
     """
     subject, few = copy.copy(ms[0].subject), {}
     for n in sorted(
@@ -454,7 +487,7 @@ def in_a_corner(ms):
         CallError, RuntimeError, IndexError, ValueError, TypeError
     ):
         found = [ms[0].at(subject, subject.values)]
-        corner = Measurements(
+        corner = WrongGradient(
             found, wrong_through=ms.wrong_through, whole=ms, together=ms.together
         )
         return corner if few and corner[0].wrong.any() else None

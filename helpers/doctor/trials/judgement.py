@@ -1,4 +1,5 @@
-"""What is suspected is measured, element by element, until it is wrong or right after all."""
+"""What is suspected is measured, element by element, until it is wrong or right after
+all."""
 
 import math
 
@@ -7,7 +8,7 @@ import torch
 from ..function.budget import calls_allowed, shared
 from ..function.isolation import CallError
 from ..function.tensors import Dice, as_vector, is_symmetric, largest
-from ..measure.measurement import Measurement, Measurements, Point
+from ..measure.comparison import Comparison, Point, WrongGradient
 from ..measure.slopes import KINK, WideSteps, agrees, is_large
 from ..report import TEXTS, brief, note
 from ..words import N_, _
@@ -15,12 +16,14 @@ from .forward import NOT_EXAMINED
 
 SYMMETRIC_ONLY = note(
     "symmetric-only",
-    "The gradient of {x}, which is symmetric, is right for symmetric changes, not for others, as "
+    "The gradient of {x}, which is symmetric, is right for symmetric changes, not "
+    "for others, as "
     "where forward reads one triangle.",
 )
 COARSE_FORWARD = note(
     "coarse-forward",
-    "Forward is exact to about {size} only, so that the gradient of {x} was compared with "
+    "Forward is exact to about {size} only, so that the gradient of {x} was compared "
+    "with "
     "differences over wide steps.",
 )
 EXACT = 5e-4  # of the output, at least; what moves in larger steps does so on purpose
@@ -28,10 +31,11 @@ LONG = N_("element by element, that would take long")
 MEND_FIRST = N_("element by element, that would take long; mend this one")
 
 
-class Measured:
+class Judgement:
     """What came of measuring what is suspected.
 
-    wrong: {(i, o): list of `Measurement`}, one for each point at which it is wrong, at most two
+    wrong: {(i, o): list of `Comparison`}, one for each point at which it is wrong, at
+           most two
     notes: findings about what is right after all, or was not measured
     right: (i, o) of what is right at the given point
     left:  the inputs for which there were no calls left
@@ -60,7 +64,8 @@ class Measured:
             self.notes.append(self.say_what_is_left())
 
     def choose(self):
-        """Which inputs, how many of their elements, and at how many points calls suffice for."""
+        """Which inputs, how many of their elements, and at how many points calls
+        suffice for."""
         subject = self.exam.subject
         self.judged = [s for s in self.suspected if s.verdict in ("wrong", "unsure")]
         inputs = {s.i for s in self.judged}
@@ -78,7 +83,7 @@ class Measured:
         x, tolerance = self.exam.subject.inputs[s.i], self.exam.tolerance
         s.point.limit = min(s.point.limit, self.limit)
         try:
-            m = Measurement(s.point, s.i, s.o, tolerance)
+            m = Comparison(s.point, s.i, s.o, tolerance)
         except CallError as raised:
             if raised.phase != "forward":
                 raise
@@ -91,7 +96,7 @@ class Measured:
             return False
         if s.verdict == "wrong" and not (m.wrong.any() or m.sparse):
             louder = Point(s.point.subject, s.point.values, s.point.dice, s.factors)
-            m = Measurement(louder, s.i, s.o, tolerance)
+            m = Comparison(louder, s.i, s.o, tolerance)
         self.place(s, m)
         return True
 
@@ -110,7 +115,8 @@ class Measured:
             self.right.add((s.i, s.o))
 
     def of_coarse(self, i, size):
-        """The note about an input of which differences over wide steps are those that count."""
+        """The note about an input of which differences over wide steps are those that
+        count."""
         judged = self.exam.judged[self.exam.subject.inputs[i]]
         judged.points, judged.order = max(judged.points, 1), 1
         return COARSE_FORWARD(judged.input, size=brief(size))
@@ -123,15 +129,15 @@ class Measured:
         why = _(MEND_FIRST if self.exam.faithful else LONG)
         return NOT_EXAMINED(what=what.format(count=count), why=why)
 
-    def measurements(self):
-        """{(i, o): `Measurements`} of what is wrong."""
+    def wrong_gradients(self):
+        """{(i, o): `WrongGradient`} of what is wrong."""
         several = any(not s.here for s in self.suspected)
         through = {
             (s.i, s.o) for s in self.suspected if s.verdict in ("wrong", "unknown")
         }
         together = [some[0] for some in self.wrong.values()]
         return {
-            io: Measurements(
+            io: WrongGradient(
                 found, io in self.right and several, through | set(self.wrong), together
             )
             for io, found in self.wrong.items()
@@ -139,7 +145,8 @@ class Measured:
 
 
 def adds_up(point, m):
-    """Is the slope along all elements at once the sum of theirs, as of what is differentiable?"""
+    """Is the slope along all elements at once the sum of theirs, as of what is
+    differentiable?"""
     if not m.whole or m.x.is_complex():
         return True
     u = Dice().direction(m.x).reshape(-1)
@@ -152,10 +159,13 @@ def adds_up(point, m):
 
 
 def exact_to(point, m):
-    """How exact forward is, a power of 10, if the gradient is right over steps wider than that.
+    """How exact forward is, a power of 10, if the gradient is right over steps wider
+    than that.
 
-    A forward that iterates until it is exact to 1e-4, say, stops a step earlier or later where its
-    input moves: narrow differences show how the last step moves, or nothing. Otherwise 0.
+    A forward that iterates until it is exact to 1e-4, say, stops a step earlier or
+    later where its
+    input moves: narrow differences show how the last step moves, or nothing. Otherwise
+                 0.
     """
     vs, size = torch.stack([as_vector(v) for v in m.vs]), 0.0
     for _turn in range(3):
