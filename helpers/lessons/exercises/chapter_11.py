@@ -1,10 +1,12 @@
-"""Exercises of chapter 11: five patients to cure."""
+"""Exercises of chapter 11: five patients to cure, and five backwards to judge."""
 
 from math import log
 
 import torch
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
+from helpers.doctor import examine
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.properties import random
 from helpers.lessons.judge.variations import Inputs
@@ -269,3 +271,136 @@ EXERCISE_5 = Exercise(
     explanation="grad_output may be shared with other parts of the graph, so it must "
     "not be changed; and what backward computes from a saved x has a history.",
 )
+
+
+# --- five backwards, as an assistant hands them in ----------------------------------------------
+
+
+class Mish(Function):
+    """x · tanh(softplus(x))"""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.nn.functional.softplus(x).tanh()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        t = torch.nn.functional.softplus(x).tanh()
+        return grad_output * (t + x * x.sigmoid() * (1 - t * t))
+
+
+class RowMax(Function):
+    @staticmethod
+    def forward(ctx, x):
+        top, index = x.max(1)
+        ctx.save_for_backward(index)
+        ctx.columns = x.shape[1]
+        return top
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_output):
+        (index,) = ctx.saved_tensors
+        grad_x = grad_output.new_zeros(len(index), ctx.columns)
+        return grad_x.scatter(1, index[:, None], grad_output[:, None])
+
+
+class Sine(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.contiguous())
+        return x.contiguous().sin()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        rows = torch.as_strided(
+            grad_output, x.shape, x.stride(), grad_output.storage_offset()
+        )
+        return rows * x.cos()
+
+
+class Drop(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * (torch.rand_like(x) > 0.5) * 2
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * (torch.rand_like(grad_output) > 0.5) * 2
+
+
+class Unit(Function):
+    """Each row divided by its length."""
+
+    @staticmethod
+    def forward(ctx, x):
+        r = 1 / x.norm(dim=1, keepdim=True)
+        ctx.save_for_backward(x * r, r)
+        return x * r
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        y, r = ctx.saved_tensors
+        return r * (grad_output - y * (grad_output * y).sum(1, keepdim=True))
+
+
+HANDED_IN = Mish, RowMax, Sine, Drop, Unit
+
+
+def review():
+    return {
+        "Mish": "accept",
+        "RowMax": "accept",
+        "Sine": "grad-output-layout",
+        "Drop": "backward-not-deterministic",
+        "Unit": "double-backward-wrong",
+    }
+
+
+def _reviewed(attempt):
+    """Is each accepted, or rejected for what the doctor finds?"""
+    x = torch.linspace(-1, 2, 12, dtype=torch.float64).reshape(3, 4)
+    given = attempt()
+    for fn in HANDED_IN:
+        found = [f.code for f in examine(fn, x, lines=False).findings if f.severity == "error"]
+        name, said = fn.__name__, given.get(fn.__name__)
+        if found and said == "accept":
+            yield _("`{name}` is accepted, but the doctor finds an error.").format(
+                name=name
+            )
+        elif not found and said != "accept":
+            yield _(
+                "`{name}` is rejected, but its gradient is right. Which line of the "
+                "report says what was judged?"
+            ).format(name=name)
+        elif found and said not in found:
+            yield _("`{name}` is rejected, but for another reason.").format(name=name)
+
+
+EXERCISE_6 = Exercise(
+    number="11.6",
+    name="review",
+    reference=review,
+    stub="""def review():
+    return dict.fromkeys(["Mish", "RowMax", "Sine", "Drop", "Unit"], ...)""",
+    wrong=[
+        ({"grad-output-layout": "accept"}, "`Sine` is accepted"),
+        ({"backward-not-deterministic": "accept"}, "`Drop` is accepted"),
+        ({"double-backward-wrong": "accept"}, "`Unit` is accepted"),
+        ({'"RowMax": "accept"': '"RowMax": "double-backward-refused"'}, "`RowMax` is rejected, but"),
+        ({"grad-output-layout": "layout"}, "for another reason"),
+    ],
+    doctor=False,
+    properties=[_reviewed],
+    success="two are right. `RowMax` refuses a second derivative openly, which is no error.",
+    hints=(
+        "Examine each with torch.randn(3, 4), and read the report to its last line.",
+        "An error is a reason to reject; its code stands in brackets. A note is none.",
+    ),
+    explanation="`Sine` reads the memory of grad_output as if it were contiguous; `Drop` draws a new "
+    "mask in backward; `Unit` saves what it does not return, which a second derivative takes for a "
+    "constant.",
+)  # fmt: skip
