@@ -39,7 +39,7 @@ def test_every_chapter_comes_once_and_after_those_that_it_builds_on():
 
 
 def test_the_example_is_as_it_says(tmp_path):
-    (example,) = re.findall(r"```python\n(.*?)```", TEACHING, re.DOTALL)
+    *_, example = re.findall(r"```python\n(.*?)```", TEACHING, re.DOTALL)
     path = tmp_path / "two_inputs.py"
     path.write_text(example, encoding="utf-8")
     assert try_exercises(path) is None

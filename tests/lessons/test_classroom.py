@@ -39,7 +39,7 @@ def together(answers):
     return [f"{answer}\n\n{CHECK[number]}" for number, answer in answers.items()]
 
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = (ROOT / "TEACHING.md").read_text(encoding="utf-8")
 ASSIGNMENT = re.findall(r"```python\n([^`]*Exercise\([^`]*)```", README)[0]
 IMPORTS = "import torch\nfrom torch.autograd import Function\nfrom helpers.lessons import exercise"
 SECONDS = 987654  # as no other process sleeps
@@ -205,7 +205,7 @@ def test_a_table_that_cannot_be_written_is_noticed_before_anything_is_run(
 
 
 def test_an_exercise_of_your_own(tmp_path):
-    """The example in the README, in a cell.
+    """The example in TEACHING.md, in a cell.
 
     The exercises of the course stand in modules.
     """

@@ -94,7 +94,7 @@ def test_what_is_declared_well_is_taken():
 
 
 def module(folder, changes=()):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "TEACHING.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```python\n([^`]*Exercise\([^`]*)```", readme)
     for old, new in changes:
         assert old in text

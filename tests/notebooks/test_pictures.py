@@ -10,7 +10,8 @@ from tools.execute import PICTURES, ROOT, figures, in_one_piece
 def test_each_picture_is_the_figure_of_its_notebook():
     shown = re.findall(r"\(\.github/pictures/(\S+?)\)", (ROOT / "README.md").read_text("utf-8"))
     given = figures()
-    assert sorted(shown) == sorted(given) == sorted(path.name for path in PICTURES.iterdir())
+    assert sorted(given) == sorted(path.name for path in PICTURES.iterdir())
+    assert {*shown} <= {*given}
     stale = [name for name in given if (PICTURES / name).read_bytes() != given[name]]
     assert stale == [], "make them again: python -m tools.execute"
 
