@@ -229,7 +229,7 @@ EXERCISE_3 = Exercise(
                 "ctx.save_for_backward(result)": "ctx.kept = result.numpy().copy()",
                 "(result,) = ctx.saved_tensors": "result = torch.from_numpy(ctx.kept)",
             },
-            "nothing went through save_for_backward",
+            "`ctx.kept` holds an array",
         ),
         (
             {

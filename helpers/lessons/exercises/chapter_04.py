@@ -58,7 +58,7 @@ EXERCISE_1 = Exercise(
                 "ctx.save_for_backward(result)": "ctx.kept = result.numpy().copy()",
                 "(result,) = ctx.saved_tensors": "result = torch.from_numpy(ctx.kept)",
             },
-            "bytes stay alive for backward",
+            "`ctx.kept` holds an array",
         ),
     ],
     like=torch.sigmoid,

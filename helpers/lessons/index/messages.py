@@ -206,10 +206,6 @@ MESSAGES = {
                 "a plain tensor beside a cut one: a buffer, or `forward` called "
                 "without its wrapper",
                 "14 module.forward() bypasses the wrapper"),
-        Message("Expected to mark a variable ready only once",
-                "DDP with reentrant checkpointing, or one parameter in two backward "
-                "passes: `use_reentrant=False`",
-                "14 The data, cut: DistributedDataParallel (DDP)"),
     ],
     "Compilers": [
         Message("Unsupported: Data-dependent branching",
