@@ -76,8 +76,6 @@ def in_threads(functions):
         thread.join()
 
 
-
-
 def assert_raises(kind, words, op, *inputs):
     with pytest.raises(kind) as caught:
         op(*inputs)

@@ -24,14 +24,22 @@ def why_not(look):
 
 
 # Apart: CuPy, which brings NVRTC, and Triton have no wheels for macOS, where there is a compiler.
-NO_COMPILER, NO_NVRTC = why_not(find_compiler), why_not(every_architecture.architectures)
+NO_COMPILER, NO_NVRTC = (
+    why_not(find_compiler),
+    why_not(every_architecture.architectures),
+)
 NO_COUNTS = why_not(bytes_sent)
 NO_NVDISASM = NO_NVRTC or why_not(instructions.find_nvdisasm)
-NO_TRITON = None if find_spec("triton") else "No module named 'triton'"  # it has Linux alone
-TORCH_BUILDS = shutil.which(os.environ.get("CXX") or "c++")  # it does not look for another name
+NO_TRITON = (
+    None if find_spec("triton") else "No module named 'triton'"
+)  # it has Linux alone
+TORCH_BUILDS = shutil.which(
+    os.environ.get("CXX") or "c++"
+)  # it does not look for another name
 needs_compiler = pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
 needs_builder = pytest.mark.skipif(
-    NO_COMPILER is not None or not TORCH_BUILDS, reason=str(NO_COMPILER or "there is no c++")
+    NO_COMPILER is not None or not TORCH_BUILDS,
+    reason=str(NO_COMPILER or "there is no c++"),
 )
 needs_nvrtc = pytest.mark.skipif(NO_NVRTC is not None, reason=str(NO_NVRTC))
 needs_nvdisasm = pytest.mark.skipif(NO_NVDISASM is not None, reason=str(NO_NVDISASM))

@@ -11,10 +11,16 @@ def test_the_map_is_true():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     named = set()
     for within, cell in re.findall(r"^\| (– )?(`.+?`) \|", text, re.MULTILINE):
-        named |= {(LESSONS if within else ROOT) / name for name in re.findall("`(.+?)`", cell)}
+        named |= {
+            (LESSONS if within else ROOT) / name for name in re.findall("`(.+?)`", cell)
+        }
     missing = [path.relative_to(ROOT).as_posix() for path in named if not path.exists()]
     assert not missing, f"take {missing} out of the map in CONTRIBUTING.md"
-    rooms = {*LESSONS.iterdir(), *(ROOT / "helpers").iterdir(), *(ROOT / "tests").iterdir()}
+    rooms = {
+        *LESSONS.iterdir(),
+        *(ROOT / "helpers").iterdir(),
+        *(ROOT / "tests").iterdir(),
+    }
     hidden = [
         path.relative_to(ROOT).as_posix()
         for path in rooms - named

@@ -65,5 +65,7 @@ def test_the_command_says_what_is_gone_and_where(monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "gone: 404\n    https://arxiv.org/abs/2103.06255\n    in " in said
     assert said.splitlines()[-1].endswith(" links: 1 gone, 0 unclear")
-    monkeypatch.setattr(links, "problem", lambda address: "unclear: 403" * address.endswith("35"))
+    monkeypatch.setattr(
+        links, "problem", lambda address: "unclear: 403" * address.endswith("35")
+    )
     assert not links.main()

@@ -40,13 +40,18 @@ def test_the_version_that_is_written_in_several_places():
         documentation |= set(re.findall(r"docs\.pytorch\.org/docs/([^/]*)", text))
     assert documentation == {pin.rpartition(".")[0]}
     workflow = (ROOT / ".github/workflows/other-torch.yml").read_text(encoding="utf-8")
-    oldest = min(TORCH.values(), key=lambda version: tuple(map(int, version.split("."))))
+    oldest = min(
+        TORCH.values(), key=lambda version: tuple(map(int, version.split(".")))
+    )
     assert f'torch: "{oldest}.0"' in workflow
 
 
 def test_another_torch_has_the_other_pins():
     needed = other_torch.requirements("2.10.0")
-    assert needed[0] == "torch==2.10.0" and other_torch.requirements("newest")[0] == "torch"
+    assert (
+        needed[0] == "torch==2.10.0"
+        and other_torch.requirements("newest")[0] == "torch"
+    )
     names = {re.match(r"[\w-]+", pin)[0] for pin in needed}
     left_out = {"triton", "cupy-cuda13x", "cuda-toolkit", "jupyterlab"}
     assert names == {*ours(), "ipykernel"} - left_out
@@ -56,7 +61,12 @@ def test_another_torch_has_the_other_pins():
 
 def test_its_table(tmp_path):
     suite = ET.Element("testsuite", time="12.6")
-    for name, tag in (("good", None), ("bad", "failure"), ("broken", "error"), ("no", "skipped")):
+    for name, tag in (
+        ("good", None),
+        ("bad", "failure"),
+        ("broken", "error"),
+        ("no", "skipped"),
+    ):
         case = ET.SubElement(suite, "testcase", classname="tests.ops.test_x", name=name)
         if tag:
             ET.SubElement(case, tag)
@@ -65,6 +75,16 @@ def test_its_table(tmp_path):
     ET.ElementTree(root).write(report)
     results = {"operations": other_torch.result(report)}
     lines = other_torch.table("2.10.0", results).splitlines()
-    assert lines[0].split() == ["torch", "2.10.0", "passed", "failed", "skipped", "seconds"]
+    assert lines[0].split() == [
+        "torch",
+        "2.10.0",
+        "passed",
+        "failed",
+        "skipped",
+        "seconds",
+    ]
     assert lines[1].split() == ["operations", "1", "2", "1", "13"]
-    assert lines[2:] == ["failed: tests.ops.test_x.bad", "failed: tests.ops.test_x.broken"]
+    assert lines[2:] == [
+        "failed: tests.ops.test_x.bad",
+        "failed: tests.ops.test_x.broken",
+    ]

@@ -24,7 +24,9 @@ def test_each_week_has_the_hours_of_its_chapters_and_time_to_talk():
     assert [int(week[0]) for week in WEEKS] == [*range(1, 11)]
     for week, chapters, hours, *_ in WEEKS:
         minutes = sum(CHAPTERS[chapter][0] for chapter in chapters.split(", "))
-        assert minutes <= 60 * float(hours) <= 1.6 * minutes, f"week {week}: {minutes} minutes"
+        assert minutes <= 60 * float(hours) <= 1.6 * minutes, (
+            f"week {week}: {minutes} minutes"
+        )
 
 
 def test_every_chapter_comes_once_and_after_those_that_it_builds_on():
@@ -34,7 +36,9 @@ def test_every_chapter_comes_once_and_after_those_that_it_builds_on():
         assert not new & seen
         seen |= new
         for chapter in new:
-            assert {*CHAPTERS[chapter][1]} <= seen, f"week {week}: {chapter} comes too early"
+            assert {*CHAPTERS[chapter][1]} <= seen, (
+                f"week {week}: {chapter} comes too early"
+            )
     assert seen == {*CHAPTERS} - {"19"}  # which is for looking up
 
 

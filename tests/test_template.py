@@ -39,7 +39,9 @@ def test_it_writes_the_project_under_another_name(tmp_path, capsys):
     main(["fast_scans", str(tmp_path / "mine")])
     written = texts(tmp_path / "mine")
     renamed = {
-        name.replace("my_package", "fast_scans"): text.replace("my_package", "fast_scans")
+        name.replace("my_package", "fast_scans"): text.replace(
+            "my_package", "fast_scans"
+        )
         for name, text in before.items()
     }
     assert written == renamed and "src/fast_scans/operator.py" in written
@@ -49,7 +51,9 @@ def test_it_writes_the_project_under_another_name(tmp_path, capsys):
     for command in ("pip install --no-build-isolation .", "pytest"):
         assert f"    {command}\n" in said
         assert f"\n{command}\n" in written["README.md"]
-    assert texts(PROJECT) == before and [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert texts(PROJECT) == before and [path.name for path in tmp_path.iterdir()] == [
+        "mine"
+    ]
 
 
 def test_an_empty_folder_will_do_with_git_in_it_or_with_the_name(tmp_path, monkeypatch):
@@ -128,11 +132,15 @@ def test_where_there_is_no_compiler_it_is_for_every_system(tmp_path):
     assert sum(name.startswith(f"{NAME}/") for name in in_wheel(wheel)) == 2
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="the stand-in for nvcc is a shell script")
+@pytest.mark.skipif(
+    sys.platform == "win32", reason="the stand-in for nvcc is a shell script"
+)
 def test_without_a_gpu_it_is_built_for_those_that_nvcc_knows(tmp_path, monkeypatch):
     nvcc = tmp_path / "bin" / "nvcc"
     nvcc.parent.mkdir()
-    nvcc.write_text("#!/bin/sh\ntest $1 = --list-gpu-arch && echo compute_75 compute_90 compute_91")
+    nvcc.write_text(
+        "#!/bin/sh\ntest $1 = --list-gpu-arch && echo compute_75 compute_90 compute_91"
+    )
     nvcc.chmod(0o755)
     monkeypatch.setattr(cpp_extension, "CUDA_HOME", str(tmp_path))
     monkeypatch.setattr(torch.version, "cuda", "13.0")
@@ -175,7 +183,9 @@ BROKEN = {  # name: what is changed in a file of the installed package, and the 
     "keeps_both": ("operator.py", "output if .* None", "output", {KEPT}),
     "wrong_vmap": ("operator.py", "reverse., 0", "reverse), 1", {"test_vmap[cpu]"}),
 }  # fmt: skip
-if sys.platform == "darwin":  # it loads no library that was changed, so these have no C++
+if (
+    sys.platform == "darwin"
+):  # it loads no library that was changed, so these have no C++
     del BROKEN["more_input"], BROKEN["not_marked"]
 # What the chapter leaves out.
 RIGHT = {OPCHECK, "test_compiles_in_one_graph[cpu]"}
@@ -213,7 +223,9 @@ def test_its_tests_fail_where_something_is_broken(tmp_path):
             (places / file).parent.mkdir(parents=True, exist_ok=True)
             (places / file).write_bytes(content)
         file = "test_operator.py" if where == "operator.py" else "test_wheel.py"
-        text = (project / "tests" / file).read_text(encoding="utf-8").replace(NAME, name)
+        text = (
+            (project / "tests" / file).read_text(encoding="utf-8").replace(NAME, name)
+        )
         (tmp_path / f"of_{name}").mkdir()
         (tmp_path / f"of_{name}" / file).write_text(text, encoding="utf-8")
         ids = {f"of_{name}/{file}::{test}" for test in tests}

@@ -10,7 +10,9 @@ from tools import translate
 SOURCES = translate.sources()
 
 
-@pytest.mark.parametrize("path", (*SOURCES, translate.LESSONS), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", (*SOURCES, translate.LESSONS), ids=lambda path: path.stem
+)
 def test_the_chinese_edition_is_whole(path):
     wrong = "\n".join(translate.check(path))
     assert not wrong, f"update the Chinese edition, as CONTRIBUTING.md says:\n{wrong}"
@@ -19,7 +21,9 @@ def test_the_chinese_edition_is_whole(path):
 def test_what_the_doctor_says_of_a_corner_is_chinese_too():
     known = translate.with_corners(translate.read(translate.LESSONS))
     for text in TEXTS.values():
-        assert known.get(of_a_corner(text.message)).string.startswith("在形状为 {corner} 的一角")
+        assert known.get(of_a_corner(text.message)).string.startswith(
+            "在形状为 {corner} 的一角"
+        )
 
 
 def test_a_per_cent_sign_is_no_format(tmp_path, monkeypatch):
@@ -56,7 +60,11 @@ def test_without_translations_the_english_comes_back(path, tmp_path, monkeypatch
         ("![It](a.png)", "![它](b.png)", "lacks the link a.png"),
         ("It takes 4,000 steps.", "需要 400 步。", "lacks the number 4,000"),
         ("| a | b |", "| 一 |", "lacks the columns 2"),
-        ("**Why?** Because.", "**为什么？**因为。", "has marks that are shown as they are"),
+        (
+            "**Why?** Because.",
+            "**为什么？**因为。",
+            "has marks that are shown as they are",
+        ),
         ("A Function", "一个Function", "needs a space between Chinese and Latin"),
         ("Run `f` now", "运行`f`吧", "needs a space between Chinese and Latin"),
         ("Yes, it is.", "对,就是它。", "needs full-width punctuation beside Chinese"),

@@ -26,7 +26,9 @@ from playwright.sync_api import expect
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("notebooks", "zh")
-CHAPTERS = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.ipynb"))]
+CHAPTERS = [
+    path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.ipynb"))
+]
 PATIENCE = 120_000  # ms; a busy machine is slow, not broken
 BROKEN = """async () => {
     const pictures = [...document.images];
@@ -62,7 +64,11 @@ def formulas(path):
     """How many formulas there are in a notebook, or in a file of Markdown."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
-        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
+        cells = [
+            cell
+            for cell in json.loads(text)["cells"]
+            if cell["cell_type"] == "markdown"
+        ]
         text = "\n\n".join("".join(cell["source"]) for cell in cells)
     text = re.sub(r"(?s:```.*?```)|`[^`\n]*`", "", text)
     return len(re.findall(r"(?s:\$\$.+?\$\$)|\$[^$\n]+\$", text))
@@ -71,9 +77,7 @@ def formulas(path):
 def look(page, path):
     """All formulas are set, and no picture is broken; `path`: what the page was made of, if any."""
     assert page.locator("mjx-container").count() == (formulas(path) if path else 0)
-    wrong = (
-        "mjx-merror, [data-mjx-error], mjx-container [style*='color: red']"  # red: unknown macro
-    )
+    wrong = "mjx-merror, [data-mjx-error], mjx-container [style*='color: red']"  # red: unknown macro
     assert page.locator(wrong).all_inner_texts() == []
     assert page.evaluate(BROKEN) == []
 
@@ -90,7 +94,18 @@ def site(tmp_path_factory):
         pytest.skip("there is no npm, which brings MathJax: install Node.js")
     out = tmp_path_factory.mktemp("site")
     subprocess.run([sys.executable, "site/mathjax.py"], cwd=ROOT, check=True)
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "-q", "-c", "site", "."]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-n",
+        "-q",
+        "-c",
+        "site",
+        ".",
+    ]
     subprocess.run([*command, out], cwd=ROOT, check=True)
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=out)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -110,7 +125,9 @@ def readme_command(name):
 def course(tmp_path_factory):
     """A copy of the course, in which JupyterLab may write."""
     copy = tmp_path_factory.mktemp("lab") / "course"
-    left_out = shutil.ignore_patterns(".git", ".venv", "_site", "jupyter_execute", "mathjax")
+    left_out = shutil.ignore_patterns(
+        ".git", ".venv", "_site", "jupyter_execute", "mathjax"
+    )
     return shutil.copytree(ROOT, copy, ignore=left_out)
 
 

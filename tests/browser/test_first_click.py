@@ -17,7 +17,9 @@ def chapter(page, opened):
     """The chapter that the command opens, when all of it is there."""
     page.set_viewport_size({"width": 1300, "height": 1000})
     page.goto(opened)
-    expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")).to_be_visible()
+    expect(
+        page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")
+    ).to_be_visible()
     expect(page.locator("#jupyterlab-splash")).to_have_count(0)
     page.wait_for_load_state("networkidle")
     return page
@@ -36,7 +38,9 @@ def test_a_link_leads_to_the_code(chapter):
 
 
 def test_opening_changes_nothing(chapter, course):
-    chapter.wait_for_timeout(3_000)  # JupyterLab writes when the kernel has said what it is
+    chapter.wait_for_timeout(
+        3_000
+    )  # JupyterLab writes when the kernel has said what it is
     assert chapter.locator(".jp-mod-dirty").count() == 0, "was ./tools/lab installed?"
     for path in course.glob("*/00_start_here.ipynb"):
         assert path.read_bytes() == (ROOT / path.relative_to(course)).read_bytes()

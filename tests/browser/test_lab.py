@@ -9,7 +9,11 @@ from playwright.sync_api import TimeoutError, expect
 
 from tests.browser.conftest import CHAPTERS, PATIENCE, ROOT, look
 
-EACH_PUSH = "notebooks/00_start_here", "notebooks/02_static_functions", "zh/00_start_here"
+EACH_PUSH = (
+    "notebooks/00_start_here",
+    "notebooks/02_static_functions",
+    "zh/00_start_here",
+)
 CONTRAST = """element => {
     const light = colour => {
         const [r, g, b] = colour.match(/[\\d.]+/g).map(x => x / 255)
@@ -23,7 +27,9 @@ CONTRAST = """element => {
     const [low, high] = pair.map(light).sort((a, b) => a - b);
     return high / low;
 }"""
-STDERR = "[data-mime-type='application/vnd.jupyter.stderr']"  # errors are shown as this, too
+STDERR = (
+    "[data-mime-type='application/vnd.jupyter.stderr']"  # errors are shown as this, too
+)
 PROMPTS = "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(p => p.textContent)"
 HAS_RUN = f"""document.querySelector("{STDERR}, .jp-Dialog")
     || {PROMPTS}.every(prompt => /\\d/.test(prompt))"""
@@ -41,17 +47,23 @@ def named(path):
 def window(page, lab):
     page.set_viewport_size({"width": 1300, "height": 1000})
     yield
-    api = lab.replace("/lab", "/api/sessions")  # or its kernel lives on, with what it knows
+    api = lab.replace(
+        "/lab", "/api/sessions"
+    )  # or its kernel lives on, with what it knows
     tokens = [c["value"] for c in page.context.cookies() if c["name"] == "_xsrf"]
     for session in page.request.get(api).json():
-        page.request.delete(f"{api}/{session['id']}", headers={"X-XSRFToken": tokens[0]})
+        page.request.delete(
+            f"{api}/{session['id']}", headers={"X-XSRFToken": tokens[0]}
+        )
 
 
 def command(page, name, effect):
     """Runs a command from the palette, by the keyboard alone, until its effect is seen."""
     active = page.locator(".lm-CommandPalette-item.lm-mod-active")
     found = active.filter(has_text=re.compile(f"^{name}"))  # not "Restart Kernel and …"
-    for _ in range(10):  # a notebook that comes up late takes the focus from the palette
+    for _ in range(
+        10
+    ):  # a notebook that comes up late takes the focus from the palette
         page.keyboard.press("Control+Shift+C")
         page.keyboard.insert_text(name)
         with contextlib.suppress(TimeoutError):
@@ -68,10 +80,16 @@ def open_chapter(page, lab, path):
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     page.goto(f"{lab}/tree/{named(path)}.ipynb?reset")
     expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(len(cells))
-    expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")).to_be_visible()
+    expect(
+        page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")
+    ).to_be_visible()
     expect(page.locator("#jupyterlab-splash")).to_have_count(0)
     page.wait_for_load_state("networkidle")
-    command(page, "Clear Outputs of All Cells", "!document.querySelector('.jp-OutputArea-output')")
+    command(
+        page,
+        "Clear Outputs of All Cells",
+        "!document.querySelector('.jp-OutputArea-output')",
+    )
     return cells
 
 
@@ -85,7 +103,9 @@ def test_a_chapter_runs(page, lab, path, request):
     assert page.locator(STDERR).all_inner_texts() == []
     assert page.locator(".jp-Dialog").all_inner_texts() == []
     look(page, path)
-    stored = [kind for c in cells for o in c.get("outputs", []) for kind in o.get("data", {})]
+    stored = [
+        kind for c in cells for o in c.get("outputs", []) for kind in o.get("data", {})
+    ]
     for kind in ("image/png", "text/html"):  # figures; verdicts and reports
         assert page.locator(f"[data-mime-type='{kind}']").count() == stored.count(kind)
     assert page.locator(".jp-Cell").evaluate_all(WIDE) == []
@@ -116,7 +136,9 @@ def type_cell(page, source):
 def test_an_exercise_is_solved_with_the_keyboard_alone(page, lab, theme):
     open_chapter(page, lab, CHAPTERS[0])
     name = f"JupyterLab {theme}"
-    command(page, f"Use Theme: {name}", f"document.body.dataset.jpThemeName === '{name}'")
+    command(
+        page, f"Use Theme: {name}", f"document.body.dataset.jpThemeName === '{name}'"
+    )
     page.keyboard.press("Escape")
     active = page.locator(".jp-Cell.jp-mod-active")
     page.keyboard.press("Shift+Enter")  # the title

@@ -46,7 +46,9 @@ def show(page, site, name, theme="light", width=1300):
     page.emulate_media(color_scheme=theme, reduced_motion="reduce")
     page.goto(site + name)
     if name in PAGES and formulas(PAGES[name]):
-        page.wait_for_function("window.MathJax && MathJax.startup && MathJax.startup.promise")
+        page.wait_for_function(
+            "window.MathJax && MathJax.startup && MathJax.startup.promise"
+        )
         page.evaluate("MathJax.startup.promise")
     assert page.evaluate("document.documentElement.dataset.theme") == theme
     return elsewhere
@@ -74,7 +76,9 @@ def test_a_page_is_accessible(page, site, name, theme, request):
         pytest.skip("runs with --all-chapters")
     for width in (390, 1300):
         show(page, site, name, theme, width)
-        page.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
+        page.evaluate(
+            "document.querySelectorAll('details').forEach(fold => fold.open = true)"
+        )
         violations = Axe().run(page).response["violations"]
         serious = [
             (found["id"], found["nodes"][0]["html"][:200], len(found["nodes"]))
@@ -109,14 +113,20 @@ def test_every_button_does_what_it_shows(page, site, width):
         button = page.locator("button:visible").nth(place)
         classes = button.get_attribute("class").split()
         kind = next((kind for kind in BUTTONS if kind in classes), None)
-        assert kind, f"no test knows what this does: {button.evaluate('b => b.outerHTML')}"
+        assert kind, (
+            f"no test knows what this does: {button.evaluate('b => b.outerHTML')}"
+        )
         if kind not in pressed:  # one of the many that copy
             pressed.append(kind)
             button.click()
             page.wait_for_function(BUTTONS[kind], timeout=5_000)
             show(page, site, name, width=width)
-    assert {"primary-toggle", "search-button__button", "theme-switch-button"} < {*pressed}
-    assert page.evaluate(SHOWN, "#pst-secondary-sidebar") or "secondary-toggle" in pressed
+    assert {"primary-toggle", "search-button__button", "theme-switch-button"} < {
+        *pressed
+    }
+    assert (
+        page.evaluate(SHOWN, "#pst-secondary-sidebar") or "secondary-toggle" in pressed
+    )
 
 
 def test_copying_takes_the_code_and_the_theme_changes(page, site):
@@ -138,9 +148,13 @@ def test_copying_takes_the_code_and_the_theme_changes(page, site):
 def test_what_is_predicted_is_folded(page, site, name):
     show(page, site, name)
     cells = json.loads(PAGES[name].read_text(encoding="utf-8"))["cells"]
-    folded = [c for c in cells if c["metadata"].get("jupyter", {}).get("outputs_hidden")]
+    folded = [
+        c for c in cells if c["metadata"].get("jupyter", {}).get("outputs_hidden")
+    ]
     folds = page.locator("details.hide")
-    assert page.locator("summary[aria-label]").count() == 0  # it would be read out instead
+    assert (
+        page.locator("summary[aria-label]").count() == 0
+    )  # it would be read out instead
     assert folds.count() == len(folded) > 0
     for fold in folds.all():
         output = fold.locator(".cell_output")
@@ -166,12 +180,17 @@ def test_no_outline_is_cut_off(page, site):
     assert cut == []
 
 
-@pytest.mark.parametrize("name", [*FRONT.values(), "README.zh.html", "notebooks/04_exp.html"])
+@pytest.mark.parametrize(
+    "name", [*FRONT.values(), "README.zh.html", "notebooks/04_exp.html"]
+)
 def test_a_page_says_what_it_is(page, site, name):
     page.goto(site + name)
     description = page.locator("meta[name=description]").get_attribute("content")
     assert len(description) > 40
-    assert page.title().count("Extending PyTorch") + page.title().count("扩展 PyTorch") == 1
+    assert (
+        page.title().count("Extending PyTorch") + page.title().count("扩展 PyTorch")
+        == 1
+    )
     assert page.locator("link[rel=icon]").count() == 1
     other = page.locator("link[rel=alternate][hreflang]").evaluate("link => link.href")
     assert page.request.get(other).ok
@@ -224,7 +243,9 @@ def test_the_search_finds_the_section_in_its_edition(page, site, folder):
     page.on("request", lambda request: loaded.append(request.url))
     show(page, site, f"{folder}/04_exp.html")
     assert not any("pagefind" in url or "searchindex" in url for url in loaded)
-    page.get_by_role("button", name={"notebooks": "Search", "zh": "搜索"}[folder]).first.click()
+    page.get_by_role(
+        "button", name={"notebooks": "Search", "zh": "搜索"}[folder]
+    ).first.click()
     box = page.locator("#pst-search-dialog input")
     covered = """box => box.form.querySelector(".fa-magnifying-glass").getBoundingClientRect().right
         - box.getBoundingClientRect().left - parseFloat(getComputedStyle(box).paddingLeft)"""
@@ -234,23 +255,33 @@ def test_the_search_finds_the_section_in_its_edition(page, site, folder):
         box.press_sequentially(words)
         first = page.locator("#found a:nth-child(-n+3) b").filter(has_text=expected)
         expect(first).not_to_have_count(0, timeout=10_000)
-        links = page.locator("#found a").evaluate_all("links => links.map(link => link.href)")
+        links = page.locator("#found a").evaluate_all(
+            "links => links.map(link => link.href)"
+        )
         assert all(("zh" in link) == (folder == "zh") for link in links), links
     box.fill("龘")
-    expect(page.locator("#found")).to_have_text(re.compile("No section|没有找到"), timeout=10_000)
+    expect(page.locator("#found")).to_have_text(
+        re.compile("No section|没有找到"), timeout=10_000
+    )
     box.fill("softplus")
     page.locator("#found a").first.wait_for()
     box.press("Enter")
     expect(page.locator("#pst-search-dialog")).to_be_hidden()
-    assert page.evaluate("document.getElementById(decodeURI(location.hash.slice(1))) !== null")
+    assert page.evaluate(
+        "document.getElementById(decodeURI(location.hash.slice(1))) !== null"
+    )
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_first_mention_of_a_name_leads_to_pytorch(page, site, folder):
     page.goto(f"{site}{folder}/09_custom_operators.html")
-    links = page.locator("a:has(> code)", has_text=re.compile(r"^torch\.library\.opcheck$"))
+    links = page.locator(
+        "a:has(> code)", has_text=re.compile(r"^torch\.library\.opcheck$")
+    )
     expect(links).to_have_count(1)
-    expect(links).to_have_attribute("href", re.compile(r"/library\.html#torch\.library\.opcheck$"))
+    expect(links).to_have_attribute(
+        "href", re.compile(r"/library\.html#torch\.library\.opcheck$")
+    )
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -264,7 +295,9 @@ def test_chapters_follow_each_other_and_are_downloaded_as_they_are(page, site, f
             f"jupyter lab --notebook-dir=. {folder}/{path.name}"
             in page.locator(".how-to-run").inner_text()
         )
-        notebook = page.locator(".btn-download-source-button").first.evaluate("link => link.href")
+        notebook = page.locator(".btn-download-source-button").first.evaluate(
+            "link => link.href"
+        )
         assert page.request.get(notebook).body() == path.read_bytes()
         if path != last:  # the last link of a chapter, and the only one
             page.locator(".bd-main a[href$='.html']").last.click()
@@ -287,10 +320,14 @@ def test_the_switch_leads_to_the_same_page(page, site):
 def test_a_first_visit_is_light(page, site, folder, name):
     loaded, complaints = {}, []
     page.on("response", lambda answer: loaded.update({answer.url: len(answer.body())}))
-    page.on("console", lambda said: said.type == "error" and complaints.append(said.text))
+    page.on(
+        "console", lambda said: said.type == "error" and complaints.append(said.text)
+    )
     page.goto(site + name, wait_until="networkidle")
     assert complaints == []
-    assert sum(loaded.values()) < 1_000_000, sorted(loaded.items(), key=lambda item: item[1])
+    assert sum(loaded.values()) < 1_000_000, sorted(
+        loaded.items(), key=lambda item: item[1]
+    )
     assert not any("pagefind" in url or "/_images/" in url for url in loaded)
 
 
@@ -303,9 +340,13 @@ def test_a_picture_is_loaded_when_it_is_near(page, site):
     address = last.evaluate("picture => picture.src")
     assert address not in loaded
     last.scroll_into_view_if_needed()
-    page.wait_for_function("[...document.images].at(-1).naturalWidth > 0", timeout=10_000)
+    page.wait_for_function(
+        "[...document.images].at(-1).naturalWidth > 0", timeout=10_000
+    )
     assert address in loaded
-    assert last.get_attribute("width") == str(last.evaluate("picture => picture.naturalWidth"))
+    assert last.get_attribute("width") == str(
+        last.evaluate("picture => picture.naturalWidth")
+    )
 
 
 @each_front
@@ -314,7 +355,9 @@ def test_the_front_page_leads_somewhere(page, site, folder, name):
     assert page.locator(".ways a").count() == 4
     chapters = page.locator(".front .cards:not(.ways) a")
     assert chapters.count() == len(CHAPTERS) // 2
-    links = page.locator(".front a").evaluate_all("links => links.map(link => link.href)")
+    links = page.locator(".front a").evaluate_all(
+        "links => links.map(link => link.href)"
+    )
     for link in links:
         target, _, anchor = link.partition("#")
         answer = page.request.get(target)
@@ -322,7 +365,9 @@ def test_the_front_page_leads_somewhere(page, site, folder, name):
         assert not anchor or f'id="{unquote(anchor)}"' in unescape(answer.text()), link
     assert page.locator(".front table a").count() >= 15  # what people look for
     assert "jupyter lab" in page.locator(".front pre").first.inner_text()
-    assert "89" not in page.locator(".front figcaption").inner_text()  # chapter 00 asks for it
+    assert (
+        "89" not in page.locator(".front figcaption").inner_text()
+    )  # chapter 00 asks for it
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -358,7 +358,7 @@ class FrozenBias(Function):
 
 
 @case(
-    "",
+    "few-digits needs-input-grad-ignored",
     "warning (few-digits)",
     inputs=lambda: [t.bfloat16() for t in f32((8, 4), (4, 4))],
 )

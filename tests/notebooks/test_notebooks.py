@@ -11,20 +11,32 @@ from tests.notebooks.worked_in import why_left_out
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 IGNORED_OUTPUTS_LIMIT = 4  # in the whole course
-KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-FOR_LOOKING_UP = {"19"}  # what these chapters hold is practised in the chapters they lead to
+KERNEL = {
+    "display_name": "Python 3 (ipykernel)",
+    "language": "python",
+    "name": "python3",
+}
+FOR_LOOKING_UP = {
+    "19"
+}  # what these chapters hold is practised in the chapters they lead to
 DEEPER = re.compile(r"^## Deeper: ", re.MULTILINE)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 each_notebook = pytest.mark.parametrize(
-    "path", [path for path in NOTEBOOKS if not why_left_out(path)], ids=lambda path: path.stem
+    "path",
+    [path for path in NOTEBOOKS if not why_left_out(path)],
+    ids=lambda path: path.stem,
 )
 
 
 def read(path):
     notebook = nbformat.read(path, as_version=4)
     code = [c for c in notebook.cells if c.cell_type == "code"]
-    return notebook, code, [c.source for c in notebook.cells if c.cell_type == "markdown"]
+    return (
+        notebook,
+        code,
+        [c.source for c in notebook.cells if c.cell_type == "markdown"],
+    )
 
 
 def tags(cell):
@@ -42,14 +54,18 @@ def breaches(notebook):
         where = f"In [{cell.execution_count}]"
         if "execution" in cell.metadata:
             yield f"{where}: execution timestamps"
-        if "NBVAL_" in cell.source or {"nbval-skip", "skip-execution"} & set(tags(cell)):
+        if "NBVAL_" in cell.source or {"nbval-skip", "skip-execution"} & set(
+            tags(cell)
+        ):
             yield f"{where}: nbval is steered by a comment or told to skip; use the counted tag"
         for output in cell.outputs:
             if output.output_type == "error" and "raises-exception" not in tags(cell):
                 yield f"{where}: an error that is not promised"
             text = str({key: value for key, value in output.get("data", {}).items()
                         if not key.startswith("image/")}) + output.get("text", "")  # fmt: skip
-            if re.search(r"/(home|root|tmp|usr|Users|work)/|[A-Z]:\\\\|ipykernel_\d", text):
+            if re.search(
+                r"/(home|root|tmp|usr|Users|work)/|[A-Z]:\\\\|ipykernel_\d", text
+            ):
                 yield f"{where}: a path of one machine"
             if re.search(r"\bat 0x[0-9a-f]{6,}", text):
                 yield f"{where}: an address in memory"
@@ -70,7 +86,9 @@ def test_a_fold_shows_nothing_that_was_computed(path):
     for cell in read(path)[1]:
         if cell.metadata.get("jupyter", {}).get("outputs_hidden"):
             line = cell.outputs[0].get("text", "").split("\n")[0].strip()
-            assert line and line in cell.source, f"print a heading before {line!r}, of its words"
+            assert line and line in cell.source, (
+                f"print a heading before {line!r}, of its words"
+            )
 
 
 @each_notebook
@@ -96,7 +114,9 @@ def test_each_rule_is_able_to_fail():
         nbformat.v4.new_output("stream", name="stderr", text="careful"),
         None,
     ):
-        notebook.cells.append(nbformat.v4.new_code_cell(outputs=[output] if output else []))
+        notebook.cells.append(
+            nbformat.v4.new_code_cell(outputs=[output] if output else [])
+        )
         spoil(notebook.cells[-1])
     found = " ".join(breaches(notebook))
     for rule in ("order", "kernel", "timestamps", "steered", "promised", "path", "address",
@@ -117,7 +137,9 @@ def test_few_outputs_are_ignored():
 def omissions(path, paths, notebook, readme):
     """What to write, as sentences, until the chapter at `path`, one of `paths`, is complete."""
     rows = re.findall(
-        r"^\| \[(.+)\]\((notebooks/.+)\) \| (.*) \| (.*) \| (.*) \|$", readme, re.MULTILINE
+        r"^\| \[(.+)\]\((notebooks/.+)\) \| (.*) \| (.*) \| (.*) \|$",
+        readme,
+        re.MULTILINE,
     )
     titles = {file: title for title, file, *_ in rows}
     questions = {file: question for _, file, question, *_ in rows}
@@ -155,7 +177,10 @@ def omissions(path, paths, notebook, readme):
     practised = any(exercise in f"\n{cell.source}" for cell in notebook.cells)
     if not practised and number not in FOR_LOOKING_UP:
         yield f'write an exercise: a cell that ends with `exercise("{int(number)}.1").check(...)`'
-    *_, learned = [-1, *(n for n, t in enumerate(texts) if t.startswith("## What you learned\n"))]
+    *_, learned = [
+        -1,
+        *(n for n, t in enumerate(texts) if t.startswith("## What you learned\n")),
+    ]
     if learned < 0 or not all(DEEPER.search(text) for text in texts[learned + 1 :][:1]):
         yield "write a last cell that begins with `## What you learned`, or `## Deeper: …` after it"
     deeper = any(map(DEEPER.search, texts))
@@ -177,8 +202,16 @@ def test_nothing_of_a_chapter_was_forgotten(path):
     [
         ("# 02 Two", "# Two", "the line `# 02 ` and the title"),
         ("**How?**", "How?", "the question under the title"),
-        ("[02 Two]", "[02 Twice]", "a row `| [02 Two](notebooks/02_two.ipynb) | question | … |`"),
-        ("notebooks/02_two", "notebooks/2", "a row `| [02 Two](notebooks/02_two.ipynb)"),
+        (
+            "[02 Two]",
+            "[02 Twice]",
+            "a row `| [02 Two](notebooks/02_two.ipynb) | question | … |`",
+        ),
+        (
+            "notebooks/02_two",
+            "notebooks/2",
+            "a row `| [02 Two](notebooks/02_two.ipynb)",
+        ),
         (
             "[01 One](notebooks/01_one.ipynb) | What is one? | 5 + 5 | – |\n| ",
             "",
@@ -189,10 +222,26 @@ def test_nothing_of_a_chapter_was_forgotten(path):
         ("20 + 10 | 01 |", "30 | 01 |", "with `| 20 + 10 | 01 |`"),
         ("20 + 10 | 01 |", "20 + 10 | – |", "with `| 20 + 10 | 01 |`"),
         ("It takes", "It is", "say in the first cell"),
-        ("exercises.", "exercises; the deeper sections, 5 more.", "with `| 20 + 10 + 5 | 01 |`"),
-        ("exercises.", "exercises; the deeper sections, 5 more.", "if there are some, or not"),
-        ("(03_three.ipynb)", "(03_three.ipynb)\n\n## Deeper: so", "if there are some, or not"),
-        ('exercise("2.1")', 'exercise("1.1")', 'ends with `exercise("2.1").check(...)`'),
+        (
+            "exercises.",
+            "exercises; the deeper sections, 5 more.",
+            "with `| 20 + 10 + 5 | 01 |`",
+        ),
+        (
+            "exercises.",
+            "exercises; the deeper sections, 5 more.",
+            "if there are some, or not",
+        ),
+        (
+            "(03_three.ipynb)",
+            "(03_three.ipynb)\n\n## Deeper: so",
+            "if there are some, or not",
+        ),
+        (
+            'exercise("2.1")',
+            'exercise("1.1")',
+            'ends with `exercise("2.1").check(...)`',
+        ),
         ("## What you learned", "## The end", "begins with `## What you learned`"),
         ("(01_one.ipynb)", "", "a link to 01_one.ipynb"),
         ("(03_three.ipynb)", "", "a link to 03_three.ipynb"),
@@ -222,7 +271,9 @@ def test_what_was_forgotten_is_said(old, new, sentence):
 
 def test_the_ways_through_say_their_hours():
     """The hours of each way in the README are those of its chapters."""
-    rows = re.findall(r"^\| \[(\d\d) .* \| (\d+) \+ (\d+)(?: \+ \d+)? \|", README, re.MULTILINE)
+    rows = re.findall(
+        r"^\| \[(\d\d) .* \| (\d+) \+ (\d+)(?: \+ \d+)? \|", README, re.MULTILINE
+    )
     minutes = {number: int(read) + int(do) for number, read, do in rows}
     ways = re.findall(r"^- \*\*.+\*\*, (\d+) hours: (.+)\.$", README, re.MULTILINE)
     assert len(ways) >= 3
@@ -256,5 +307,11 @@ def test_figures_come_with_numbers(path):
     for cell in read(path)[1]:
         kinds = [kind for output in cell.outputs for kind in output.get("data", {})]
         if "image/png" in kinds:
-            said = [o for o in cell.outputs if "text" in o or "image/png" not in o.get("data", {})]
-            assert said, f"In [{cell.execution_count}] draws a figure without a number to compare"
+            said = [
+                o
+                for o in cell.outputs
+                if "text" in o or "image/png" not in o.get("data", {})
+            ]
+            assert said, (
+                f"In [{cell.execution_count}] draws a figure without a number to compare"
+            )

@@ -8,7 +8,9 @@ from tools.execute import PICTURES, ROOT, figures, in_one_piece
 
 
 def test_each_picture_is_the_figure_of_its_notebook():
-    shown = re.findall(r"\(\.github/pictures/(\S+?)\)", (ROOT / "README.md").read_text("utf-8"))
+    shown = re.findall(
+        r"\(\.github/pictures/(\S+?)\)", (ROOT / "README.md").read_text("utf-8")
+    )
     given = figures()
     assert sorted(given) == sorted(path.name for path in PICTURES.iterdir())
     assert {*shown} <= {*given}
@@ -21,7 +23,13 @@ def test_one_text_that_was_printed_in_pieces_is_stored_in_one():
         return nbformat.v4.new_output("stream", name=name, text=text)
 
     figure = nbformat.v4.new_output("display_data", data={"text/plain": "figure"})
-    pieces = [stream("stdout", "a"), stream("stdout", "b"), figure, figure, stream("stdout", "c")]
+    pieces = [
+        stream("stdout", "a"),
+        stream("stdout", "b"),
+        figure,
+        figure,
+        stream("stdout", "c"),
+    ]
     whole = [stream("stdout", "ab"), figure, figure, stream("stdout", "c")]
     assert list(in_one_piece(pieces + [stream("stderr", "d")])) == [
         *whole, stream("stderr", "d")

@@ -48,6 +48,17 @@ slip(
     },
     "backward-only-once",
 )
+slip(
+    "ReadsItsInput",
+    Square,
+    matrix,
+    {
+        "return x * x": "flat = torch.empty(0, dtype=x.dtype)\n"
+        "        flat.set_(x.untyped_storage())\n"
+        "        return flat[: x.numel()].view(x.shape) * x"
+    },
+    "input-layout",
+)
 slip_of_square("UnpacksTooMuch", "x, y =", "saved-count")
 slip_of_square(
     "AssertsContiguity",

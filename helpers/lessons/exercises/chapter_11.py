@@ -365,7 +365,11 @@ def _reviewed(attempt):
     x = torch.linspace(-1, 2, 12, dtype=torch.float64).reshape(3, 4)
     given = attempt()
     for fn in HANDED_IN:
-        found = [f.code for f in examine(fn, x, lines=False).findings if f.severity == "error"]
+        found = [
+            f.code
+            for f in examine(fn, x, lines=False).findings
+            if f.severity == "error"
+        ]
         name, said = fn.__name__, given.get(fn.__name__)
         if found and said == "accept":
             yield _("`{name}` is accepted, but the doctor finds an error.").format(
