@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from helpers.doctor.report import TEXTS, of_a_corner
 from tools import translate
 
 SOURCES = translate.sources()
@@ -16,14 +15,6 @@ SOURCES = translate.sources()
 def test_the_chinese_edition_is_whole(path):
     wrong = "\n".join(translate.check(path))
     assert not wrong, f"update the Chinese edition, as CONTRIBUTING.md says:\n{wrong}"
-
-
-def test_what_the_doctor_says_of_a_corner_is_chinese_too():
-    known = translate.with_corners(translate.read(translate.LESSONS))
-    for text in TEXTS.values():
-        assert known.get(of_a_corner(text.message)).string.startswith(
-            "在形状为 {corner} 的一角"
-        )
 
 
 def test_a_per_cent_sign_is_no_format(tmp_path, monkeypatch):
