@@ -15,6 +15,7 @@ from gettext import NullTranslations
 from html import escape
 from itertools import chain
 from pathlib import Path
+from urllib.parse import quote
 
 from docutils import nodes
 from sphinx import locale
@@ -116,6 +117,7 @@ html_sidebars = {"**": ["search-button-field.html", "chapters.html"]}
 
 LOG = logging.getLogger(__name__)
 PART = re.compile(r"(?<=[^\W_][_/.=])(?=\w{3})")
+TO_A_CELL = re.compile(r"\]\((\d\d_\w+\.ipynb)#cell-id=([^)\s]+)\)")
 LINK = re.compile(r"(?s:```.*?```)|`[^`\n]*`|\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -158,6 +160,18 @@ def lead_to_the_repository(document, markdown):
     return LINK.sub(led, markdown)
 
 
+def lead_to_headings(folder, markdown):
+    """The Markdown, in which links to a cell lead to the heading that it begins."""
+
+    def led(found):
+        notebook = json.loads((ROOT / folder / found[1]).read_text(encoding="utf-8"))
+        (source,) = (c["source"] for c in notebook["cells"] if c["id"] == found[2])
+        heading = re.match("#+ (.+)", source[0])[1]
+        return f"]({found[1]}#{quote(re.sub('[`*$]', '', heading).replace(' ', '-'))})"
+
+    return TO_A_CELL.sub(led, markdown)
+
+
 def on_source_read(app, document, content):
     """Turns links to files outward; gives each README its chapters, which "next" follows."""
     if document in README.values():
@@ -174,7 +188,8 @@ def on_source_read(app, document, content):
         if cell["metadata"].get("jupyter", {}).get("outputs_hidden"):  # folded in JupyterLab, too
             cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-output"]
         if cell["cell_type"] == "markdown":
-            cell["source"] = lead_to_the_repository(document, "".join(cell["source"]))
+            source = lead_to_headings(edition(document), "".join(cell["source"]))
+            cell["source"] = lead_to_the_repository(document, source)
     content[0] = json.dumps(notebook)
 
 

@@ -71,7 +71,7 @@ def _of_readme(builder, readme):
     """What the front page shows of the README, and the address of its table of what to copy."""
     doctree = builder.env.get_and_resolve_doctree(readme, builder)
     marks = (raw for raw in doctree.findall(nodes.raw) if raw.astext().strip() == "<!-- tasks -->")
-    table = _first(marks, "the table of tasks").next_node(nodes.table, ascend=True)
+    table = _first(marks, "the tasks").next_node(nodes.bullet_list, ascend=True)
     blocks = [b for b in doctree.findall(nodes.literal_block) if "jupyter lab" in b.astext()]
     code = (t for t in doctree.findall(nodes.literal) if t[-1].astext() == "softplus.py")
     copy = _section(_first(code, "the table of what to copy"))["ids"][0]
