@@ -1,5 +1,6 @@
 """Time and memory of the operations beside their peers, one command each.
 
+    python -m tools.benchmark attention
     python -m tools.benchmark linear_cross_entropy [--dtype bfloat16]
     python -m tools.benchmark recompute
     python -m tools.benchmark reversible
@@ -28,6 +29,7 @@ from torch import nn
 from torch.utils.benchmark import Timer
 from torch.utils.checkpoint import checkpoint
 
+from helpers.ops.attention import attention
 from helpers.ops.fixed_point import fixed_point
 from helpers.ops.involution import RedNet
 from helpers.ops.involution.benchmark import cpu_name, peak_bytes
@@ -89,6 +91,37 @@ def backward_of(ways, inputs):
         return found
 
     return {name: partial(gradients, way) for name, way in ways.items()}
+
+
+def with_its_matrix(query, key, value):
+    return (query @ key.mT * query.shape[-1] ** -0.5).softmax(-1) @ value
+
+
+def benchmark_attention(options):
+    torch.manual_seed(0)
+    inputs = [torch.randn(1, 8, 2048, 64, requires_grad=True) for _ in range(3)]
+
+    def first(way, create_graph=False):
+        return torch.autograd.grad(
+            way(*inputs).square().sum(), inputs, create_graph=create_graph
+        )
+
+    def second(way):
+        slopes = first(way, create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in slopes), inputs)
+
+    ways = {
+        "F.scaled_dot_product_attention": F.scaled_dot_product_attention,
+        "with its matrix": with_its_matrix,
+        "attention": attention,
+    }
+    size = "1 x 8 x 2,048 x 64, float32"
+    for order, make in {"first": first, "second": second}.items():
+        title = f"{order} derivative of the sum of squares, {size}"
+        compare(
+            title, {name: partial(make, way) for name, way in ways.items()}, options
+        )
+        ways.pop("F.scaled_dot_product_attention", None)  # it has one derivative
 
 
 def benchmark_linear_cross_entropy(options):
@@ -244,6 +277,7 @@ def benchmark_rednet(options):
 
 
 BENCHMARKS = {
+    "attention": benchmark_attention,
     "linear_cross_entropy": benchmark_linear_cross_entropy,
     "recompute": benchmark_recompute,
     "reversible": benchmark_reversible,
