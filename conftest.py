@@ -19,14 +19,18 @@ from tests.notebooks.worked_in import why_left_out
 
 COMPARED = "stored outputs compared"
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # small tensors: a second thread only waits
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # small tensors: a second thread only waits
 if "PYTEST_XDIST_WORKER" not in os.environ:
     # nbval kills its kernels, so what they leave behind lies in a folder that goes with this run.
     # Only the cache of PyTorch's compiler stays where it would be.
     cache = os.path.join(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", cache)
     folder = tempfile.mkdtemp(prefix="pytest-")
-    os.environ["TMPDIR"] = tempfile.tempdir = folder  # of workers, kernels, compilers, too
+    os.environ["TMPDIR"] = tempfile.tempdir = (
+        folder  # of workers, kernels, compilers, too
+    )
     # After multiprocessing's own folder in it, which it looks for at priority -100.
     Finalize(None, shutil.rmtree, (folder, True), exitpriority=-101)
 fork_kernels()

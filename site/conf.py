@@ -33,8 +33,14 @@ README = {"notebooks": "README", "zh": "README.zh"}  # by the folder of the edit
 CHAPTERS = {"notebooks": "The chapters", "zh": "各章"}
 LANGUAGE = {"notebooks": "en", "zh": "zh-CN"}
 SWITCH = {"notebooks": "中文", "zh": "English"}
-NOTHING = {"notebooks": "No section has these words.", "zh": "没有找到含有这些词的小节。"}
-FOLD = {"notebooks": ("Show the output", "Hide the output"), "zh": ("显示输出", "收起输出")}
+NOTHING = {
+    "notebooks": "No section has these words.",
+    "zh": "没有找到含有这些词的小节。",
+}
+FOLD = {
+    "notebooks": ("Show the output", "Hide the output"),
+    "zh": ("显示输出", "收起输出"),
+}
 RUN = {
     "notebooks": 'To run this chapter, install the course (see the <a href="{readme}">README</a>), '
     "then: <code>jupyter lab --notebook-dir=. {file}</code>",
@@ -53,7 +59,10 @@ ONLINE = {  # where the address of the repository is known
     '<br><a href="{repository}/issues/new?title={file}">报告错误</a> · '
     '<a href="{repository}/edit/main/{source}">修改译文</a>',
 }
-SOURCE = {"notebooks": "notebooks/{}.ipynb", "zh": "zh/messages/{}.po"}  # what is edited
+SOURCE = {
+    "notebooks": "notebooks/{}.ipynb",
+    "zh": "zh/messages/{}.po",
+}  # what is edited
 
 CHINESE = {  # the words of Sphinx and the theme, which know one language for all pages
     "Back to top": "回到顶部",
@@ -94,11 +103,15 @@ nb_execution_mode = "off"
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3
 myst_heading_slug_func = "anchors.of_jupyterlab"
-smartquotes_action = "qe"  # quotes and ellipses: `--doctor` in a heading keeps its two dashes
+smartquotes_action = (
+    "qe"  # quotes and ellipses: `--doctor` in a heading keeps its two dashes
+)
 mathjax_path = "mathjax/tex-chtml.js"
 
 html_theme = "sphinx_book_theme"
-html_context = {"default_mode": "auto"}  # or the theme complains in the console of each page
+html_context = {
+    "default_mode": "auto"
+}  # or the theme complains in the console of each page
 html_theme_options = {
     "footer_content_items": "",
     "navbar_persistent": [],  # or hidden twins of the buttons are wired instead of these
@@ -110,7 +123,9 @@ html_favicon = "static/favicon.svg"
 html_static_path = ["static", "../.github/pictures/slope.png"]
 html_css_files = ["style.css"]
 html_js_files = ["search.js"]
-html_sourcelink_suffix = ""  # the notebook that a page is made of is downloaded as it is
+html_sourcelink_suffix = (
+    ""  # the notebook that a page is made of is downloaded as it is
+)
 templates_path = ["templates"]
 html_additional_pages = dict.fromkeys(front.FRONT.values(), "front.html")
 html_sidebars = {"**": ["search-button-field.html", "chapters.html"]}
@@ -152,7 +167,11 @@ def lead_to_the_repository(document, markdown):
         path = (ROOT / document).parent.joinpath(target).resolve()
         if not path.exists():
             LOG.warning("%s has a link to %s, which does not exist", document, target)
-        page = path.suffix == ".ipynb" or path.parent == ROOT and path.name.startswith("README.")
+        page = (
+            path.suffix == ".ipynb"
+            or path.parent == ROOT
+            and path.name.startswith("README.")
+        )
         if page or path.suffix == ".png":
             return found[0]
         return f"]({REPOSITORY}/blob/main/{path.relative_to(ROOT).as_posix()}{anchor})"
@@ -179,14 +198,23 @@ def on_source_read(app, document, content):
         if document == root_doc:
             pages.append(README["zh"])
         markdown = lead_to_the_repository(document, content[0])
-        content[0] = "\n".join([markdown, "```{toctree}", ":hidden:", "", *pages, "```", ""])
+        content[0] = "\n".join(
+            [markdown, "```{toctree}", ":hidden:", "", *pages, "```", ""]
+        )
         return
     notebook = json.loads(content[0])
-    prompts = zip(("code_prompt_show", "code_prompt_hide"), FOLD[edition(document)], strict=True)
+    prompts = zip(
+        ("code_prompt_show", "code_prompt_hide"), FOLD[edition(document)], strict=True
+    )
     notebook["metadata"]["mystnb"] = dict(prompts)
     for cell in notebook["cells"]:
-        if cell["metadata"].get("jupyter", {}).get("outputs_hidden"):  # folded in JupyterLab, too
-            cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-output"]
+        if (
+            cell["metadata"].get("jupyter", {}).get("outputs_hidden")
+        ):  # folded in JupyterLab, too
+            cell["metadata"]["tags"] = [
+                *cell["metadata"].get("tags", []),
+                "hide-output",
+            ]
         if cell["cell_type"] == "markdown":
             source = lead_to_headings(edition(document), "".join(cell["source"]))
             cell["source"] = lead_to_the_repository(document, source)
@@ -203,7 +231,9 @@ def lead_to_pytorch(doctree):
         ):
             address = left.pop(name.astext().removesuffix("()"), None)
             if address:
-                name.replace_self(nodes.reference("", "", name.deepcopy(), refuri=address))
+                name.replace_self(
+                    nodes.reference("", "", name.deepcopy(), refuri=address)
+                )
 
 
 def on_doctree_read(app, doctree):
@@ -225,7 +255,9 @@ def let_break(cell):
     """Lets the lines of a cell break within a name, after_each/part.of=it."""
     for text in list(cell.findall(nodes.Text)):
         first, *rest = PART.split(text)
-        pairs = ((nodes.raw("", "<wbr>", format="html"), nodes.Text(part)) for part in rest)
+        pairs = (
+            (nodes.raw("", "<wbr>", format="html"), nodes.Text(part)) for part in rest
+        )
         text.parent.replace(text, [nodes.Text(first), *chain.from_iterable(pairs)])
 
 
@@ -240,7 +272,9 @@ def on_doctree(app, doctree, document):
             link.replace_self(link.children)
     for image in doctree.findall(nodes.image):
         image["loading"] = "lazy"
-        image["scale"] = 100  # Sphinx then says how big it is: nothing jumps when it is loaded
+        image["scale"] = (
+            100  # Sphinx then says how big it is: nothing jumps when it is loaded
+        )
     for cell in doctree.findall(nodes.entry):
         if len(cell.astext()) < 8:  # such as "25 + 20"
             cell["classes"].append("short")

@@ -13,7 +13,10 @@ from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / ".github" / "pictures"
-FRONT = {"notebooks": "index", "zh": "index.zh"}  # the page, by the folder of the edition
+FRONT = {
+    "notebooks": "index",
+    "zh": "index.zh",
+}  # the page, by the folder of the edition
 WIDTH = 480  # of a thumbnail, in pixels: twice what it is shown at
 WORDS = {
     "notebooks": {
@@ -70,12 +73,22 @@ def _section(node):
 def _of_readme(builder, readme):
     """What the front page shows of the README, and the address of its table of what to copy."""
     doctree = builder.env.get_and_resolve_doctree(readme, builder)
-    marks = (raw for raw in doctree.findall(nodes.raw) if raw.astext().strip() == "<!-- tasks -->")
+    marks = (
+        raw
+        for raw in doctree.findall(nodes.raw)
+        if raw.astext().strip() == "<!-- tasks -->"
+    )
     table = _first(marks, "the tasks").next_node(nodes.bullet_list, ascend=True)
-    blocks = [b for b in doctree.findall(nodes.literal_block) if "jupyter lab" in b.astext()]
-    code = (t for t in doctree.findall(nodes.literal) if t[-1].astext() == "softplus.py")
+    blocks = [
+        b for b in doctree.findall(nodes.literal_block) if "jupyter lab" in b.astext()
+    ]
+    code = (
+        t for t in doctree.findall(nodes.literal) if t[-1].astext() == "softplus.py"
+    )
     copy = _section(_first(code, "the table of what to copy"))["ids"][0]
-    shown = [builder.render_partial(node.deepcopy())["fragment"] for node in (table, *blocks)]
+    shown = [
+        builder.render_partial(node.deepcopy())["fragment"] for node in (table, *blocks)
+    ]
     return {
         "tasks": shown[0],
         "tasks_title": _section(table).next_node(nodes.title).astext(),
@@ -87,10 +100,14 @@ def _of_readme(builder, readme):
 
 def _chapter(document, title):
     """A chapter's number, title, question and picture, if it has one."""
-    cells = json.loads((ROOT / f"{document}.ipynb").read_text(encoding="utf-8"))["cells"]
+    cells = json.loads((ROOT / f"{document}.ipynb").read_text(encoding="utf-8"))[
+        "cells"
+    ]
     question = re.search(r"(?s)\*\*(.+?)\*\*", "".join(cells[0]["source"]))[1]
     tags = [tag for cell in cells for tag in cell["metadata"].get("tags", [])]
-    pictures = [tag.removeprefix("picture-") for tag in tags if tag.startswith("picture-")]
+    pictures = [
+        tag.removeprefix("picture-") for tag in tags if tag.startswith("picture-")
+    ]
     number, _, name = title.partition(" ")
     return {
         "number": number,

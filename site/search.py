@@ -18,15 +18,24 @@ RECORD = (
     '<p data-pagefind-meta="page" data-pagefind-ignore>{page}</p>{text}</body></html>'
 )
 HIDDEN = {"cell_output", "exercise-help"}
-ASIDE = "Deeper:", "选读："  # what stands beside the way through a chapter is found after it
-INDEX = 20  # a table of more rows is for looking things up: each row is found by itself,
+ASIDE = (
+    "Deeper:",
+    "选读：",
+)  # what stands beside the way through a chapter is found after it
+INDEX = (
+    20  # a table of more rows is for looking things up: each row is found by itself,
+)
 COLUMNS = 4  # unless it has more columns: of a matrix of signs, nothing is found
-BETWEEN_CHARACTERS = re.compile(r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])")  # Chinese ones
+BETWEEN_CHARACTERS = re.compile(
+    r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])"
+)  # Chinese ones
 
 
 def text_of(part):
     """The words of a part of a page, without formulas set apart and without outputs."""
-    if isinstance(part, nodes.math_block | nodes.comment | nodes.raw | nodes.image | nodes.title):
+    if isinstance(
+        part, nodes.math_block | nodes.comment | nodes.raw | nodes.image | nodes.title
+    ):
         return ""
     if isinstance(part, nodes.Element) and HIDDEN.intersection(part.get("classes", ())):
         return ""
@@ -52,7 +61,9 @@ def name_rows(doctree):
 def sections(doctree):
     """(id, heading, text) of each section, without its subsections', and of each row."""
     for section in doctree.findall(nodes.section):
-        parts = [part for part in section.children if not isinstance(part, nodes.section)]
+        parts = [
+            part for part in section.children if not isinstance(part, nodes.section)
+        ]
         heading = section.next_node(nodes.title).astext()
         yield section["ids"][0], heading, "".join(map(text_of, parts))
     for row in rows(doctree):
@@ -60,7 +71,9 @@ def sections(doctree):
 
 
 async def _write(records, folder):
-    async with PagefindIndex({"output_path": str(folder)}) as index:  # written at the end
+    async with PagefindIndex(
+        {"output_path": str(folder)}
+    ) as index:  # written at the end
         for url, content in records:
             await index.add_html_file(url=url, content=content)
 
@@ -71,7 +84,9 @@ def write_index(app, language_of):
     for document in sorted(app.env.found_docs):
         page = app.env.titles[document].astext()
         for name, heading, text in sections(app.env.get_doctree(document)):
-            weight = 3 if heading.startswith(ASIDE) else 5 if name.startswith("row-") else 7
+            weight = (
+                3 if heading.startswith(ASIDE) else 5 if name.startswith("row-") else 7
+            )
             content = RECORD.format(
                 weight=weight,  # Pagefind's own of an h1 is 7
                 language=language_of(document),
@@ -82,5 +97,7 @@ def write_index(app, language_of):
             url = f"{app.builder.get_target_uri(document)}#{name}"
             records.append((url, BETWEEN_CHARACTERS.sub(" ", content)))
     folder = app.outdir / "pagefind"
-    shutil.rmtree(folder, ignore_errors=True)  # or what an earlier build wrote stays there
+    shutil.rmtree(
+        folder, ignore_errors=True
+    )  # or what an earlier build wrote stays there
     asyncio.run(_write(records, folder))

@@ -47,7 +47,9 @@ def in_one_piece(outputs):
 def execute(path):
     notebook = nbformat.read(path, as_version=4)
     folder = {"metadata": {"path": str(path.parent)}}
-    NotebookClient(notebook, timeout=600, record_timing=False, resources=folder).execute()
+    NotebookClient(
+        notebook, timeout=600, record_timing=False, resources=folder
+    ).execute()
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = list(in_one_piece(cell.outputs))

@@ -28,8 +28,12 @@ def problem(address):
         with urlopen(request, timeout=30) as answer:
             if anchor and "html" in answer.headers.get("Content-Type", ""):
                 text = answer.read().decode("utf-8", "replace")
-                names = re.findall(r"""\b(?:id|name)=["']?(?:user-content-)?([^"'\s>]+)""", text)
-                made_by_a_script = re.fullmatch(r"L\d+(-L\d+)?", anchor)  # lines, on GitHub
+                names = re.findall(
+                    r"""\b(?:id|name)=["']?(?:user-content-)?([^"'\s>]+)""", text
+                )
+                made_by_a_script = re.fullmatch(
+                    r"L\d+(-L\d+)?", anchor
+                )  # lines, on GitHub
                 if not made_by_a_script and unquote(anchor) not in names:
                     return f"{GONE}: the page has no #{anchor}"
     except HTTPError as error:
@@ -40,7 +44,9 @@ def problem(address):
 
 
 def main():
-    visible = [path for path in ROOT.iterdir() if not path.name.startswith(".")]  # no .venv
+    visible = [
+        path for path in ROOT.iterdir() if not path.name.startswith(".")
+    ]  # no .venv
     places = {}
     for path in (path for top in visible for path in (top, *top.rglob("*"))):
         if path.suffix in KINDS:

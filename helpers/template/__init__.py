@@ -16,7 +16,9 @@ import torch
 PROJECT = Path(__file__).parent / "project"
 PLACEHOLDER = "my_package"
 FOLDERS = {"build", "csrc", "dist", "src", "tests"}  # that a project has, or will have
-LEFT_BEHIND = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist", ".pytest_cache")
+LEFT_BEHIND = shutil.ignore_patterns(
+    "__pycache__", "*.egg-info", "build", "dist", ".pytest_cache"
+)
 
 
 def make(name, folder):
@@ -34,7 +36,9 @@ def make(name, folder):
     for path in folder.rglob("*"):
         if path.is_file() and ".git" not in path.relative_to(folder).parts:
             text = path.read_text(encoding="utf-8")
-            path.write_text(text.replace(PLACEHOLDER, name), encoding="utf-8", newline="\n")
+            path.write_text(
+                text.replace(PLACEHOLDER, name), encoding="utf-8", newline="\n"
+            )
     return folder
 
 
@@ -50,12 +54,18 @@ def _check(name, folder):
         raise ValueError(f"NAME must not be a keyword of Python, got {name!r}")
     namespaces = {op.partition("::")[0] for op in torch._C._dispatch_get_all_op_names()}
     if name in namespaces:
-        raise ValueError(f"NAME must be new, but operators of PyTorch are named {name}::…")
+        raise ValueError(
+            f"NAME must be new, but operators of PyTorch are named {name}::…"
+        )
     if name in FOLDERS:
-        raise ValueError(f"NAME must be new, but the project has a folder `{name}` of its own")
+        raise ValueError(
+            f"NAME must be new, but the project has a folder `{name}` of its own"
+        )
     if _can_be_imported(name):
         raise ValueError(f"NAME must be new, but `import {name}` finds something else")
-    if folder.exists() and (not folder.is_dir() or {p.name for p in folder.iterdir()} - {".git"}):
+    if folder.exists() and (
+        not folder.is_dir() or {p.name for p in folder.iterdir()} - {".git"}
+    ):
         raise ValueError(f"FOLDER must be new or empty, got {folder}")
     if PROJECT.resolve() in folder.resolve().parents:
         raise ValueError(f"FOLDER must not be in the template itself, got {folder}")
@@ -66,4 +76,6 @@ def _can_be_imported(name):
     spec = find_spec(name)
     if spec is None or spec.origin:
         return spec is not None
-    return {Path(place) for place in spec.submodule_search_locations} != {Path.cwd() / name}
+    return {Path(place) for place in spec.submodule_search_locations} != {
+        Path.cwd() / name
+    }

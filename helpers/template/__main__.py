@@ -12,7 +12,9 @@ def main(arguments=None):
         description=what_it_does,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", help="of the package and its operators: my_ops")
+    parser.add_argument(
+        "name", metavar="NAME", help="of the package and its operators: my_ops"
+    )
     parser.add_argument("folder", metavar="FOLDER", help="where it goes: new or empty")
     given = parser.parse_args(arguments)
     try:

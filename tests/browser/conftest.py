@@ -77,7 +77,7 @@ def formulas(path):
 def look(page, path):
     """All formulas are set, and no picture is broken; `path`: what the page was made of, if any."""
     assert page.locator("mjx-container").count() == (formulas(path) if path else 0)
-    wrong = "mjx-merror, [data-mjx-error], mjx-container [style*='color: red']"  # red: unknown macro
+    wrong = "mjx-merror, [data-mjx-error], mjx-container [style*='color: red']"  # red: unknown
     assert page.locator(wrong).all_inner_texts() == []
     assert page.evaluate(BROKEN) == []
 

@@ -278,7 +278,7 @@ class WritesPastAutograd(Function):
 
     @staticmethod
     def forward(ctx, x):
-        ctx.save_for_backward(x, slope := x.cos())
+        ctx.save_for_backward(x, x.cos())
         return x.sin()
 
     @staticmethod
