@@ -123,9 +123,8 @@ class Judgement:
 
     def say_what_is_left(self):
         count = len(self.left)
-        what = _(
-            "{count} more gradients are" if count > 1 else "{count} more gradient is"
-        )
+        several, one = _("{count} more gradients are"), _("{count} more gradient is")
+        what = several if count > 1 else one
         why = _(MEND_FIRST if self.exam.faithful else LONG)
         return NOT_EXAMINED(what=what.format(count=count), why=why)
 
