@@ -38,6 +38,10 @@ MESSAGES = {
                 "detached copies",
                 "12 Recompute: activation checkpointing",
                 "inside a `backward`"),
+        Message("cannot register a hook on a tensor that doesn't require gradient",
+                "`h.requires_grad` is False: no gradient will come by",
+                "11 Deeper: see, clip and scale a gradient with hooks: register_hook "
+                "(5 minutes)"),
         Message("The .grad attribute of a Tensor that is not a leaf Tensor is being "
                 "accessed",
                 "no gradient is kept for what was computed: `h.retain_grad()` before "
@@ -182,6 +186,9 @@ MESSAGES = {
         Message("Cannot access data pointer of Tensor that doesn't have storage",
                 "NumPy or C under `vmap`, or inside a compiler",
                 "10 A rule for vmap: generate_vmap_rule, or your own"),
+        Message("looks like you're calling .item() on a Tensor",
+                "a number is taken out of a tensor under `vmap`: keep it a tensor",
+                "10 A rule for vmap: generate_vmap_rule, or your own"),
         Message("Batching rule not implemented for",
                 "an operator without a rule under `vmap` or `jacrev`: `register_vmap`",
                 "09 Deeper: a rule for vmap, and none for forward mode (3 minutes)"),
@@ -212,6 +219,9 @@ MESSAGES = {
                 "an `if` on a tensor's elements under `fullgraph=True`",
                 "09 Breaks that you can remove: a print, an if",
                 short=True),
+        Message("Failed to trace builtin operator",
+                "a `print` or another call of Python's own under `fullgraph=True`",
+                "09 Breaks that you can remove: a print, an if"),
         Message("Could not guard on data-dependent expression",
                 "an `if` on a number from `.item()`",
                 "09 Deeper: a number from .item() in a graph (1 minute)"),
