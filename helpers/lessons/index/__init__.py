@@ -66,14 +66,13 @@ def short_name(place):
 def source(copy):
     """A link to what can be copied: a file, a folder, or the cells of a section."""
     if re.match(r"\d\d ", copy):
-        kind = "skeleton" if "Skeleton" in copy else "cells"
-        return section(copy, f"the {kind} of {copy[:2]}")
+        return section(copy, "skeleton" if "Skeleton" in copy else "cells")
     if not (ROOT / copy).exists():
         raise ValueError(f"there is nothing to copy at {copy}")
     shown = re.sub("^helpers/(lessons/|ops/)?", "", copy)
     if not copy.endswith("/"):
         shown = Path(copy).name  # or the table is too wide
-    return f"[`{shown}`](../{copy})"
+    return f"[{shown}](../{copy})"  # as code, no line of the table could break
 
 
 def table(head, rows):

@@ -83,7 +83,7 @@ TASKS = {  # by what they are about
              "19 Log and clip the gradient norm of every parameter and every layer",
              "print the norms"),
         Task("take the optimizer's step inside the backward pass "
-             "(`register_post_accumulate_grad_hook`)", CELLS,
+             "(register_post_accumulate_grad_hook)", CELLS,
              "11 Deeper: hooks of modules, parameters and nodes; gradient edges (14 "
              "minutes)", "the peak, and the same step"),
         Task("reverse or scale a gradient", "helpers/ops/gradient_reversal.py",
