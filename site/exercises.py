@@ -14,10 +14,11 @@ from html import escape
 
 from docutils import nodes
 
-from helpers.lessons import exercise
+from helpers.lessons import drill, exercise
 from helpers.lessons.exercise import WRONG
 from helpers.lessons.language import VARIABLE, _, at
 
+DRILL = re.compile(r'^drill\("([\w.]+)"\)\.check\(', re.MULTILINE)
 CHECK = re.compile(r'^exercise\("([\w.]+)"\)\.check\(', re.MULTILINE)
 ATTEMPTS = 3  # of each exercise
 WORDS = {  # by the folder of the edition
@@ -25,11 +26,13 @@ WORDS = {  # by the folder of the edition
         "hint": "Hint {} of {}",
         "attempts": "Wrong attempts, and what the check says of them",
         "solution": "Solution",
+        "answers": "Answers",
     },
     "zh": {
         "hint": "提示 {} / {}",
         "attempts": "几种错误的写法，以及检查对它们的评判",
         "solution": "答案",
+        "answers": "答案",
     },
 }
 
@@ -134,10 +137,30 @@ def help_with(number, folder):
     return result
 
 
+def answers_to(numbers, folder):
+    """A fold with the answers to drills, as nodes."""
+    result = nodes.container(classes=["exercise-help"])
+    with _speaking(folder):
+        said = [
+            part
+            for given in map(drill, numbers)
+            for part in (
+                nodes.literal_block(given.answer, given.answer, language="python"),
+                _paragraph(at(given.number, _(given.why))),
+            )
+        ]
+    result += _folded(WORDS[folder]["answers"], *said)
+    return result
+
+
 def add_help(doctree, folder):
-    """Puts it under each cell that checks an exercise."""
+    """Puts it under each cell that checks an exercise or drills."""
     for cell in list(doctree.findall(nodes.container)):
         if cell.get("nb_element") == "cell_code":
+            drills = DRILL.findall(cell.astext())
+            if drills:
+                place = cell.parent.index(cell) + 1
+                cell.parent.insert(place, answers_to(drills, folder))
             for number in CHECK.findall(cell.astext()):
                 cell.parent.insert(
                     cell.parent.index(cell) + 1, help_with(number, folder)

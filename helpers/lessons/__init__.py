@@ -5,10 +5,11 @@ import warnings
 
 import torch
 
+from helpers.lessons.drill import drill
 from helpers.lessons.exercise import exercise
 from helpers.lessons.prediction import predicted
 
-__all__ = ["exercise", "predicted"]
+__all__ = ["drill", "exercise", "predicted"]
 
 VERIFIED_WITH = "2.15.0"  # the torch with which every stored output was computed
 

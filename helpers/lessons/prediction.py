@@ -2,10 +2,43 @@
 
 import math
 
-from helpers.lessons.language import _
+from helpers.lessons.language import N_, _
+
+# What a wrong prediction has for it, and why it is wrong all the same: by the `tempting`
+# of a cell, then by the prediction. It stands here because the cell is read before.
+TEMPTING = {
+    "5 call": {
+        "second": N_(
+            "The second call leaves no history behind, but its own argument has one: it "
+            "comes from the first call."
+        ),
+    },
+    "5 term": {
+        "none": N_("`gradcheck` passes, but it compares first derivatives only."),
+        "both": N_("The factor sinh x is the output, which comes with its history."),
+        "2 cosh²": N_(
+            "The factor sinh x is the output, which comes with its history. What comes "
+            "without one are the two exponentials."
+        ),
+    },
+    "5 once": {
+        "an error": N_(
+            "The error waits in a node that leads nowhere. `grad` follows only edges "
+            "that lead to `x`."
+        ),
+        "right": N_("`once_differentiable` runs `backward` without recording."),
+    },
+    "5 penalty": {
+        "w1 and w2": N_(
+            "The layer after the activation is reached through `grad_output`, and that "
+            "edge is there."
+        ),
+        "penalty": N_("The penalty itself needs first derivatives only."),
+    },
+}
 
 
-def predicted(prediction, outcome, within=0.0):
+def predicted(prediction, outcome, within=0.0, tempting=None):
     """Print `outcome`, and whether `prediction` is it; `...` stands for no prediction
     yet.
 
@@ -13,6 +46,7 @@ def predicted(prediction, outcome, within=0.0):
                          case, and spaces around a string, do not count.
     within:          how far a number may be off and still count, as a share of the
                      outcome
+    tempting:        a key of TEMPTING, with what is added to a wrong prediction
     """
     if prediction is ...:
         template = _(
@@ -23,6 +57,10 @@ def predicted(prediction, outcome, within=0.0):
     else:
         template = _("✗ You predicted {prediction}; it is {outcome}.")
     print(template.format(prediction=_shown(prediction), outcome=_shown(outcome)))
+    if prediction is not ... and not _is(prediction, outcome, within):
+        for guess, why in TEMPTING.get(tempting, {}).items():
+            if _is(prediction, guess, within):
+                print(_(why))
 
 
 def _is(prediction, outcome, within):

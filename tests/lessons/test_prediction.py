@@ -3,6 +3,7 @@
 import pytest
 
 from helpers.lessons import predicted
+from helpers.lessons.prediction import TEMPTING
 
 
 @pytest.mark.parametrize(
@@ -41,3 +42,13 @@ def test_what_came_out_is_not_translated(monkeypatch, capsys):
     predicted("one number", "nothing")  # each is a clause of the catalogue, too
     said = capsys.readouterr().out
     assert "one number" in said and "nothing" in said and "You predicted" not in said
+
+
+def test_a_tempting_prediction_is_answered(capsys):
+    for key, reasons in TEMPTING.items():
+        for guess, why in reasons.items():
+            predicted(guess, "what came out", tempting=key)
+            assert why in capsys.readouterr().out
+    predicted(..., "what came out", tempting="5 term")
+    predicted("2 sinh²", "2 sinh²", tempting="5 term")
+    assert len(capsys.readouterr().out.splitlines()) == 2

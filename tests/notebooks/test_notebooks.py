@@ -1,11 +1,13 @@
 """The rules of a notebook. That every stored output is true is checked by nbval itself."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import nbformat
 import pytest
 
+from helpers.lessons.prediction import TEMPTING, _shown
 from tests.notebooks.worked_in import why_left_out
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +21,7 @@ KERNEL = {
 FOR_LOOKING_UP = {
     "19"
 }  # what these chapters hold is practised in the chapters they lead to
+WHY = "<details><summary>Why</summary>"  # begins what follows from a prediction
 DEEPER = re.compile(r"^## Deeper: ", re.MULTILINE)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -98,6 +101,44 @@ def test_what_is_predicted_is_folded(path):
         for answer in re.findall("○ It is (.+)[.] Predict before you run", shown):
             folded = cell.metadata.get("jupyter", {}).get("outputs_hidden")
             assert folded or answer in cell.source, f"fold the output: it says {answer}"
+
+
+NOT_YET = {path.stem for path in NOTEBOOKS} - {"05_higher_order"}
+
+
+@each_notebook
+def test_what_follows_from_a_prediction_is_hidden_with_it(path):
+    """The text below a folded output is folded, too, unless a new section begins."""
+    if path.stem in NOT_YET:
+        pytest.skip("not yet folded")
+    cells = read(path)[0].cells
+    for cell, after in pairwise(cells):
+        if cell.metadata.get("jupyter", {}).get("outputs_hidden"):
+            begins = after.source.startswith(("#", f"{WHY}\n\n"))
+            assert after.cell_type == "code" or begins, f"{after.id}: begin with {WHY}"
+        if WHY in after.source:
+            assert after.source.endswith("\n\n</details>"), f"{after.id}: end the fold"
+
+
+@each_notebook
+def test_a_tempting_prediction_is_known(path):
+    for cell in read(path)[1]:
+        for key in re.findall(r'tempting="(.+?)"', cell.source):
+            stored = "".join(output.get("text", "") for output in cell.outputs)
+            assert f"{int(path.stem[:2])} " == key[: key.index(" ") + 1], key
+            for guess in TEMPTING[key]:
+                assert f"○ It is {_shown(guess)}. " not in stored, "it is right"
+
+
+def test_each_tempting_prediction_is_asked_for():
+    used = [
+        key
+        for path in NOTEBOOKS
+        if not why_left_out(path)
+        for cell in read(path)[1]
+        for key in re.findall(r'tempting="(.+?)"', cell.source)
+    ]
+    assert sorted(used) == sorted(TEMPTING)
 
 
 def test_each_rule_is_able_to_fail():

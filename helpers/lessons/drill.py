@@ -1,0 +1,126 @@
+"""`drill("3.a")`: one line to write, in a minute, between the larger exercises."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.numbers import raises
+from helpers.lessons.judge.surroundings import usual_settings
+from helpers.lessons.language import N_, _
+
+
+def backward_of(forward, *shapes, keeps=False):
+    """Cases: for an `x` of each shape, a `grad_output`, and the gradient of `x` that
+    autograd computes. keeps: the line is given `x`, too.
+    """
+    for shape in shapes:
+        generator = torch.Generator().manual_seed(len(shape))
+        x = torch.randn(shape, generator=generator, dtype=torch.float64)
+        y = forward(x.requires_grad_())
+        g = torch.randn(y.shape, generator=generator, dtype=y.dtype)
+        (expected,) = torch.autograd.grad(y, x, g)
+        yield ((g, x.detach()) if keeps else (g,)), expected
+
+
+def values_of(function, *inputs):
+    """Cases: each input, and the value of PyTorch's own `function` there."""
+    for x in inputs:
+        yield (x,), function(x)
+
+
+@dataclass(frozen=True)
+class Drill:
+    """One line, which a learner writes as a lambda.
+
+    cases:  a function without arguments that makes (arguments, expected) pairs
+    answer: a right lambda, as source
+    wrong:  {lambda as source: what is said to whoever wrote what computes the same}
+    why:    said under the answer
+    """
+
+    number: str
+    cases: Callable[[], Iterable]
+    answer: str
+    wrong: dict[str, str]
+    why: str
+
+    @usual_settings()
+    def verdict(self, line):
+        """One line that begins with ○, ✗ or ✓."""
+        if not callable(line):
+            return "✗ " + _(
+                "{number}: write a lambda, such as `lambda g: 2 * g`"
+            ).format(number=self.number)
+        for arguments, expected in self.cases():
+            given = _called(line, arguments)
+            if given is ...:
+                return "○ " + _("{number}: not attempted yet").format(
+                    number=self.number
+                )
+            wrong = (
+                raises(given, _("your line raises {kind}: {message}"))
+                if isinstance(given, Exception)
+                else _difference(given, expected)
+            )
+            if wrong:
+                why = self._known(given, arguments)
+                return f"✗ {self.number}: {wrong}" + (f" {why}" if why else "")
+        return f"✓ {self.number}: " + _(self.why)
+
+    def check(self, line):
+        """Print the verdict on a learner's lambda."""
+        print(self.verdict(line))
+
+    def solution(self):
+        """Print a right line, and why it is right."""
+        print(f"{self.answer}\n{_(self.why)}")
+
+    def _known(self, given, arguments):
+        for source, why in self.wrong.items():
+            theirs = _called(made(source), arguments)
+            if not isinstance(given, Exception) and not _difference(given, theirs):
+                return _(why)
+        return None
+
+
+def made(source):
+    """The lambda of its source."""
+    return eval(source, {"torch": torch})
+
+
+def _difference(given, right):
+    return wrong_outputs(given, right, differentiable=False, what=_("what it returns"))
+
+
+def _called(line, arguments):
+    arguments = [a.clone() if isinstance(a, torch.Tensor) else a for a in arguments]
+    try:
+        takes = len(inspect.signature(line).parameters)
+        return line(*arguments[:takes])
+    except Exception as error:
+        return error
+
+
+_DRILLS = (
+    Drill(
+        "3.a",
+        lambda: backward_of(lambda x: x.flip(0), (3,), (4, 2)),
+        "lambda g: g.flip(0)",
+        {"lambda g: g": N_("Each element of `x` went to another place.")},
+        N_("a flip is its own inverse, and its own backward."),
+    ),
+)
+DRILLS = {drill.number: drill for drill in _DRILLS}
+
+
+def drill(number):
+    """The drill with that number, such as "3.a".
+
+    Raises ValueError if there is none.
+    """
+    if number not in DRILLS:
+        raise ValueError(f"number must be one of {', '.join(DRILLS)}; got {number!r}")
+    return DRILLS[number]

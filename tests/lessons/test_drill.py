@@ -1,0 +1,36 @@
+"""Each drill accepts its answer, and says why a line that learners write is wrong."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from helpers.lessons import drill
+from helpers.lessons.drill import DRILLS, made
+
+each_drill = pytest.mark.parametrize("given", DRILLS.values(), ids=DRILLS)
+
+
+@each_drill
+def test_a_drill_is_untouched_right_and_wrong(given):
+    assert given.verdict(lambda *a: ...).startswith("○")
+    assert given.verdict(made(given.answer)) == f"✓ {given.number}: {given.why}"
+    assert given.wrong, "which wrong line tempts?"
+    for source, why in given.wrong.items():
+        assert given.verdict(made(source)).startswith("✗"), source
+        assert given.verdict(made(source)).endswith(why), source
+
+
+def test_what_cannot_be_judged_is_said():
+    assert "write a lambda" in drill("3.a").verdict(3)
+    assert "IndexError" in drill("3.a").verdict(lambda g: g.flip(1))
+    with pytest.raises(ValueError, match="number must be one of"):
+        drill("3.z")
+
+
+def test_each_drill_stands_in_its_chapter():
+    notebooks = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9]*.ipynb"))
+    for path in notebooks:
+        found = re.findall(r'drill\(\\"(.+?)\\"\)', path.read_text(encoding="utf-8"))
+        chapter = str(int(path.name[:2]))
+        assert found == [n for n in DRILLS if n.partition(".")[0] == chapter], path.name
