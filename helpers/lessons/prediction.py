@@ -35,6 +35,13 @@ TEMPTING = {
         ),
         "penalty": N_("The penalty itself needs first derivatives only."),
     },
+    "15 order": {
+        "CEP": N_("One addition after the other: but which one is first?"),
+        "C": N_(
+            "The partial sums are added in another order than the rows of `by_columns`, "
+            "but in the same order each time."
+        ),
+    },
 }
 
 

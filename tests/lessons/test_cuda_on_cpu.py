@@ -91,6 +91,96 @@ def test_a_load_of_several_elements_is_one_and_has_to_be_aligned():
             emulator.run(source, "pairs", 1, 2, {"x": x, "y": torch.zeros(4)})
 
 
+SUMS = """
+__global__ void sums(const float* x, float* total, int count) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) atomicAdd(&total[i % 3], x[i]);
+}"""
+
+
+def run_sums(old="", new="", accumulates=("total",), **options):
+    assert old in SUMS
+    x, total = (
+        torch.randn(50, generator=torch.Generator().manual_seed(0)),
+        torch.ones(3),
+    )
+    arguments = {"x": x, "total": total, "count": 50}
+    options |= {"accumulates": accumulates}
+    accesses = emulator.run(SUMS.replace(old, new), "sums", 7, 8, arguments, **options)
+    expected = [1 + x[column::3].double().sum() for column in range(3)]
+    return accesses, total, torch.stack(expected)
+
+
+@needs_compiler
+def test_threads_add_to_what_an_array_holds_in_any_order():
+    found = set()
+    for order in ("any", "down", *range(1, 9)):
+        accesses, total, expected = run_sums(watch=(1, 2), order=order)
+        assert total.double().allclose(expected, atol=1e-5)
+        assert accesses == [("read", "x", 10), ("add", "total", 1)]
+        found.add(tuple(total.tolist()))
+    assert len(found) > 2  # the last digits hang on the order
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "old, new, accumulates, sentence",
+    [
+        (
+            "atomicAdd(&total[i % 3], x[i])",
+            "total[i % 3] += x[i]",
+            ("total",),
+            r"thread \(3, 0, 0\) of block \(0, 0, 0\) .* total\[0\], which thread \(0, 0, 0\) of block "
+            r"\(0, 0, 0\) touches",
+        ),
+        (
+            "atomicAdd(&total[i % 3], x[i])",
+            "if (i > 20) total[i % 3] = 0; else atomicAdd(&total[i % 3], x[i])",
+            ("total",),
+            r"writes total\[0\], which thread",
+        ),
+        ("sums(", "sums(", (), r"adds to total\[0\], which nothing was written to"),
+        ("i % 3", "i % 5", ("total",), r"adds to total\[3\], but total has 3 elements"),
+        (
+            "&total[i % 3]",
+            "(float*)&x[i]",
+            ("total",),
+            r"adds to|writes x\[0\], but x is const",
+        ),
+        (
+            "atomicAdd(&total[i % 3], x[i])",
+            "{ __shared__ float own[3]; atomicAdd(&own[i % 3], x[i]); }",
+            ("total",),
+            "adds to shared memory",
+        ),
+    ],
+)
+def test_additions_without_an_order_are_named(old, new, accumulates, sentence):
+    with pytest.raises(emulator.KernelError, match=sentence):
+        run_sums(old, new, accumulates)
+
+
+@needs_compiler
+def test_what_a_barrier_orders_is_no_race():
+    changed = "if (threadIdx.x == 0) total[blockIdx.x] = 0; __syncthreads(); if (threadIdx.x == 1)"
+    guarded = (
+        SUMS.replace("if (i < count)", f"{changed} if (i < count)")
+        .replace("i % 3", "blockIdx.x")
+        .replace("atomicAdd(&total[blockIdx.x], x[i])", "total[blockIdx.x] += x[i]")
+    )
+    x, total = torch.ones(24), torch.zeros(3)
+    arguments = {"x": x, "total": total, "count": 24}
+    for source, order in ((guarded, 1), (guarded.replace("__syncthreads();", ""), 0)):
+        if order:
+            emulator.run(
+                source, "sums", 3, 8, arguments, accumulates=("total",), order=order
+            )
+            assert total.tolist() == [1, 1, 1]
+        else:
+            with pytest.raises(emulator.KernelError, match="nothing orders the two"):
+                emulator.run(source, "sums", 3, 8, arguments, accumulates=("total",))
+
+
 @needs_compiler
 def test_an_endless_kernel_ends_in_any_thread():
     with ThreadPoolExecutor(

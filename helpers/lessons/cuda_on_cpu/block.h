@@ -21,7 +21,7 @@ struct Touched {  // one byte: who wrote it last, and up to two that read it, by
 static Waiting* threads = nullptr;   // no std::vector: its own accesses would be watched
 static Touched* touched = nullptr;
 static ucontext_t scheduler, outside;
-static int current = -1, phase = 0;
+static int current = -1;
 static void (*enter)() = nullptr;  // runs the kernel as the current thread, and returns
 
 // Both ends of the section that __shared__ variables lie in. This one keeps it from being missing.
@@ -38,25 +38,26 @@ UNCHECKED static bool is_shared(char* address) {
     return address > &shared_begin - (1 << 20) && address < &shared_end + (1 << 20);
 }
 
-UNCHECKED static void race(int other, bool is_write) {
+UNCHECKED static void race(int other, int kind) {
     if (launch->order != 0) return;  // in a given order the outcome is not chance
     launch->other = threads[other].index;
-    fail(RACE, -1, 0, is_write);
+    fail(RACE, -1, 0, kind);
 }
 
-UNCHECKED static void check_shared(char* address, long long size, bool is_write) {
+UNCHECKED static void check_shared(char* address, long long size, int kind) {
     if (address < &shared_begin || address + size > &shared_end)
-        fail(SHARED_OUTSIDE, -1, 0, is_write);
-    note(-1, address - &shared_begin, 1, is_write);
+        fail(SHARED_OUTSIDE, -1, 0, kind);
+    if (kind == ADD) fail(SHARED_ADD, -1, 0, kind);
+    note(-1, address - &shared_begin, 1, kind);
     for (long long i = 0; i < size; ++i) {
         Touched& byte = touched[address - &shared_begin + i];
-        if (byte.write_phase == phase && byte.writer != current) race(byte.writer, is_write);
-        if (is_write) {
-            if (byte.read_phase == phase && byte.reader != current) race(byte.reader, is_write);
-            if (byte.read_phase == phase && byte.another >= 0) race(byte.another, is_write);
+        if (byte.write_phase == phase && byte.writer != current) race(byte.writer, kind);
+        if (kind == WRITE) {
+            if (byte.read_phase == phase && byte.reader != current) race(byte.reader, kind);
+            if (byte.read_phase == phase && byte.another >= 0) race(byte.another, kind);
             byte.writer = current, byte.write_phase = phase;
         } else {
-            if (byte.write_phase < 0 && launch->order == 0) fail(SHARED_UNWRITTEN, -1, 0, is_write);
+            if (byte.write_phase < 0 && launch->order == 0) fail(SHARED_UNWRITTEN, -1, 0, kind);
             if (byte.read_phase != phase) byte.reader = current, byte.another = -1;
             else if (byte.reader != current) byte.another = current;
             byte.read_phase = phase;
@@ -115,8 +116,8 @@ UNCHECKED static void run_block() {
     phase = 0;
     getcontext(&outside);
     if (!launch->fault) do {
-        for (int turn = 0; turn < count && !launch->fault; ++turn) {
-            current = launch->order < 0 ? count - 1 - turn : turn;
+        for (int n = 0; n < count && !launch->fault; ++n) {
+            current = turn(n, count);
             threadIdx = threads[current].index;
             stack_base = stacks + (current + 1) * STACK_BYTES - 4096;
             swapcontext(&scheduler, &threads[current].place);

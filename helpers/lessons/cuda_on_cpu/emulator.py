@@ -8,6 +8,8 @@ what:
 - a read or a write outside an array, or a write to one that is `const`;
 - a load or store of several elements whose address is no multiple of its size;
 - an element of a result that is written twice, or never, or read before it was written;
+- an element of an array that the kernel accumulates in, which two threads touch, one of
+  them writing, unless both use `atomicAdd` or a `__syncthreads` lies between;
 - shared memory that is read before it was written, or that two threads of a block
 touch, one of
   them writing, with no `__syncthreads` between;
@@ -17,8 +19,8 @@ another one or
 
 Results and shared memory hold nan before the run. Kernels may use templates,
 structures, half precision, blocks of any shape, and `__shared__` arrays of a fixed size
-in a kernel that is no template, but neither atomics nor what the threads of a warp tell
-each other.
+in a kernel that is no template, and `atomicAdd` on an array, but neither other atomics
+nor what the threads of a warp tell each other.
 
 >>> source = '''
 ... __global__ void twice(const float* x, float* y, int count) {
@@ -85,6 +87,8 @@ class Fault(enum.IntEnum):
     SHARED_UNWRITTEN = 10
     DIVERGED = 11
     MISALIGNED = 12
+    UNORDERED = 13
+    SHARED_ADD = 14
 
 
 IN_AN_ARRAY = {
@@ -93,7 +97,9 @@ IN_AN_ARRAY = {
     Fault.WRITTEN_TWICE,
     Fault.READ_UNWRITTEN,
     Fault.MISALIGNED,
+    Fault.UNORDERED,
 }
+ACTIONS = "read", "write", "add"  # as watch.h numbers them
 
 
 class KernelError(RuntimeError):
@@ -126,13 +132,14 @@ class _Array(ctypes.Structure):
         ("count", ctypes.c_longlong),
         ("itemsize", ctypes.c_longlong),
         ("written", ctypes.c_void_p),
+        ("touches", ctypes.c_void_p),
     ]
 
 
 class _Access(ctypes.Structure):
     _fields_ = [
         ("array", ctypes.c_int),
-        ("is_write", ctypes.c_int),
+        ("kind", ctypes.c_int),
         ("element", ctypes.c_longlong),
         ("count", ctypes.c_longlong),
     ]
@@ -146,6 +153,7 @@ class _Launch(ctypes.Structure):
         ("last_block", ctypes.c_longlong),
         ("seconds", ctypes.c_double),
         ("order", ctypes.c_int),
+        ("seed", ctypes.c_int),
         ("array_count", ctypes.c_int),
         ("arrays", ctypes.POINTER(_Array)),
         ("watched_block", _Int3),
@@ -156,11 +164,12 @@ class _Launch(ctypes.Structure):
         # the report
         ("fault", ctypes.c_int),
         ("fault_array", ctypes.c_int),
-        ("fault_is_write", ctypes.c_int),
+        ("fault_kind", ctypes.c_int),
         ("fault_element", ctypes.c_longlong),
         ("fault_block", _Int3),
         ("fault_thread", _Int3),
         ("fault_other", _Int3),
+        ("fault_other_block", _Int3),
         ("fault_line", ctypes.c_int),
         ("fault_other_line", ctypes.c_int),
         ("fault_bytes", ctypes.c_int),
@@ -177,6 +186,7 @@ def run(
     blocks=None,
     seconds=20.0,
     order="any",
+    accumulates=(),
 ):
     """Run a kernel on the CPU, and check each of its accesses to memory.
 
@@ -187,11 +197,11 @@ def run(
     arguments: a dict in the order of the kernel's parameters. A pointer takes a
     contiguous CPU
         tensor. A pointer that is not `const` is a result: it starts as nan, must be written
-        exactly once, everywhere, and reaches the tensor if all went well. An integer or a float
-        takes a number, a structure of integers a sequence of them.
+        exactly once, everywhere, and reaches the tensor if all went well; see `accumulates`.
+        An integer or a float takes a number, a structure of integers a sequence of them.
     watch: (block, thread), each an index of up to three numbers. `run` then returns
     what this
-        thread did, a list of ("read" or "write", name of the array, index of the element), with a
+        thread did, a list of ("read", "write" or "add", name of the array, index), with a
         range of indices where one load or store moves several; in shared memory the name is
         "__shared__", and the index counts bytes.
     blocks: a range of blocks, to run these alone (results then keep what they held,
@@ -199,7 +209,11 @@ def run(
     seconds: of processor time, after which a kernel counts as endless.
     order: of the threads of a block between two `__syncthreads`. "up" and "down" let
     pass what
-        depends on it, as a device does; "any" names it.
+        depends on it, as a device does; "any" names it. A number, from 1 on, is the seed of a
+        random order of blocks and threads, and names it, too.
+    accumulates: the names of arrays that start with what their tensor holds, and whose
+    elements
+        are changed as often as the kernel likes.
 
     Raises KernelError for a kernel that does not compile or breaks a rule,
     CompilerNotFoundError where there is no C++ compiler, TypeError or ValueError for
@@ -218,22 +232,26 @@ def run(
         if kind in "rw":
             _check_tensor(name, value, size)
     places, arena = _far_apart(tensors)
-    values, arrays, written = [], [], {}
+    values, arrays, written, known = [], [], {}, []
     for kind, size, (name, value) in parameters:
         if kind not in "rw":
             values.append(_plain_value(name, value, kind, size))
             continue
         values.append(ctypes.c_void_p(places[name]))
-        flags = None
+        flags = touches = None
         if kind == "w":
             # One byte for each element. Anonymous memory is zero, and free until it is
             # touched.
             written[name] = mmap.mmap(-1, max(1, value.numel()))
             flags = _address(written[name])
-            if blocks is None:
+            if name in accumulates:
+                touches = mmap.mmap(-1, max(1, 16 * value.numel()))
+            elif blocks is None:
                 # Nan in every floating type.
                 ctypes.memset(places[name], 0xFF, value.nbytes)
-        arrays.append(_Array(places[name], value.numel(), size, flags))
+        known.append(touches)  # alive until the kernel has run
+        touches = touches and _address(touches)
+        arrays.append(_Array(places[name], value.numel(), size, flags, touches))
 
     request = _Launch()
     request.grid, request.block = _int3("grid", grid), _int3("block", block)
@@ -241,7 +259,8 @@ def run(
     blocks = blocks or range(x * y * z)
     request.first_block, request.last_block = blocks.start, blocks.stop
     request.seconds = seconds
-    request.order = {"any": 0, "up": 1, "down": -1}[order]
+    request.order = {"up": 1, "down": -1}.get(order, 0)
+    request.seed = 0 if isinstance(order, str) else order
     request.array_count = len(arrays)
     request.arrays = (_Array * len(arrays))(*arrays)
     if watch:
@@ -256,7 +275,7 @@ def run(
     for name, flags in written.items():
         missing = (
             flags.find(b"\0", 0, tensors[name].numel())
-            if len(blocks) == x * y * z
+            if len(blocks) == x * y * z and name not in accumulates
             else -1
         )
         if missing >= 0:
@@ -268,7 +287,7 @@ def run(
     if watch:
         names = [*tensors, "__shared__"]  # its number is -1
         return [
-            ("write" if a.is_write else "read", names[a.array], _index(a))
+            (ACTIONS[a.kind], names[a.array], _index(a))
             for a in request.watched[: request.watched_count]
         ]
 
@@ -368,7 +387,8 @@ def _sentence(fault, request, tensors):
     if fault is Fault.TOO_LONG:
         template = _("{who} does not end: it was stopped after {seconds:g} seconds")
         return template.format(who=who, seconds=request.seconds)
-    gaps = {"who": who, "verb": _("writes") if request.fault_is_write else _("reads")}
+    verb = (_("reads"), _("writes"), _("adds to"))[request.fault_kind]
+    gaps = {"who": who, "verb": verb}
     if fault is Fault.MISALIGNED:
         return _(
             "{who} {verb} {bytes} bytes at {name}[{element}], an address that is no "
@@ -380,11 +400,15 @@ def _sentence(fault, request, tensors):
             element=request.fault_element,
         )
     if fault is Fault.RACE:
-        does = _("touches") if request.fault_is_write else _("writes")
+        does = _("touches") if request.fault_kind else _("writes")
         return _(
             "{who} {verb} shared memory that thread {other} {does}, with no "
             "__syncthreads between"
         ).format(**gaps, other=tuple(request.fault_other), does=does)
+    if fault is Fault.SHARED_ADD:
+        return _(
+            "{who} adds to shared memory: here, atomicAdd takes an element of an array"
+        ).format(who=who)
     if fault is Fault.SHARED_OUTSIDE:
         return _("{who} {verb} outside of its arrays in shared memory").format(**gaps)
     if fault is Fault.SHARED_UNWRITTEN:
@@ -421,9 +445,17 @@ def _sentence(fault, request, tensors):
             **gaps
         ),
         Fault.READ_UNWRITTEN: _(
-            "{who} reads {what}, which nothing was written to (a pointer to an input "
+            "{who} {verb} {what}, which nothing was written to (a pointer to an input "
             "is const)"
         ).format(**gaps),
+        Fault.UNORDERED: _(
+            "{who} {verb} {what}, which thread {other} of block {other_block} touches, "
+            "too, and nothing orders the two"
+        ).format(
+            **gaps,
+            other=tuple(request.fault_other),
+            other_block=tuple(request.fault_other_block),
+        ),
     }[fault]
 
 

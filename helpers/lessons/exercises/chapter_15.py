@@ -432,3 +432,84 @@ EXERCISE_3 = Exercise(
     "its own, because the three neighbours lie at different places; the "
     "store's mask covers what it owns.",
 )
+
+
+PARTIAL = """
+__global__ void partial_sums(const float* x, float* partial, int rows, int columns) {
+    int c = blockIdx.x * blockDim.x + threadIdx.x;
+    if (c >= columns) return;
+    float sum = 0;
+    for (int r = blockIdx.y; r < rows; r += gridDim.y) sum += x[r * columns + c];
+    partial[blockIdx.y * columns + c] = sum;
+}
+"""
+
+
+def _adds_each_row_once(source):
+    for rows, columns, parts in [(7, 5, 3), (12, 40, 4), (2, 33, 5), (1, 1, 1)]:
+        x = with_zeros(rows, columns, dtype=torch.float32)
+        arrays = {"x": x, "partial": torch.empty(parts, columns)}
+        arguments = arrays | {"rows": rows, "columns": columns}
+        where = _("with {rows} rows of {columns} and {parts} blocks in y").format(
+            rows=rows, columns=columns, parts=parts
+        )
+        try:
+            grid = -(-columns // 32), parts
+            options = {"seconds": c_and_cpp.PROCESSOR_SECONDS, "order": 1}
+            emulator.run(source, "partial_sums", grid, 32, arguments, **options)
+        except emulator.KernelError as error:
+            said = re.search(r"error: (.*)", error.compiler)
+            yield (
+                _("it does not compile: {said}.").format(said=said[1])
+                if said
+                else at(where, _("{error}.").format(error=error))
+            )
+            return
+        given, right = arrays["partial"].sum(0), x.sum(0)
+        if not given.allclose(right, atol=1e-4):
+            c = int((given - right).abs().nan_to_num(torch.inf).argmax())
+            template = _(
+                "the parts of column {c} add up to {given:.4g}, but {right:.4g} is right."
+            )
+            yield at(where, template.format(c=c, given=given[c], right=right[c]))
+
+
+EXERCISE_4 = Exercise(
+    number="15.4",
+    name="partial_sums",
+    reference=PARTIAL,
+    stub={PARTIAL[PARTIAL.index("    int c") : PARTIAL.rindex("}")]: "    // yours\n"},
+    wrong=[
+        ({"partial[blockIdx.y * columns + c]": "partial[c]"}, "was written before"),
+        (
+            {
+                "float sum = 0;\n": "",
+                "sum += x[r": "partial[blockIdx.y * columns + c] += x[r",
+                "    partial[blockIdx.y * columns + c] = sum;\n": "",
+            },
+            "which nothing was written to",
+        ),
+        ({"    if (c >= columns) return;\n": ""}, "but x has 35 elements"),
+        ({"int r = blockIdx.y;": "int r = 0;"}, "add up to"),
+        (
+            {
+                "r < rows; r += gridDim.y": "r < rows / gridDim.y * (blockIdx.y + 1); ++r",
+                "int r = blockIdx.y": "int r = rows / gridDim.y * blockIdx.y",
+            },
+            "add up to",
+        ),
+    ],
+    needs=find_compiler,
+    properties=[_adds_each_row_once],
+    success="each number of `partial` has one thread that writes it, so the sum is the "
+    "same in every run.",
+    hints=(
+        "Which thread owns which number of `partial`? That thread writes it, once.",
+        "Two blocks in y must not add the same row. How do they divide the rows, if "
+        "their number does not divide the number of rows?",
+        "Let block y take the rows blockIdx.y, blockIdx.y + gridDim.y, and so on.",
+    ),
+    explanation="The rows are dealt out like cards, so any number of blocks gets a fair "
+    "share, and a block without a row writes 0. The sum is kept in a register, and "
+    "written once.",
+)

@@ -351,6 +351,9 @@ TASKS = {  # by what they are about
     "Kernels and packages": [
         Task("write a CUDA kernel", "helpers/ops/involution/",
              "07 One thread, one element", "on the CPU: every access is checked", True),
+        Task("sum over rows in a backward kernel (the weight of RMSNorm, `atomicAdd`)",
+             CELLS, "15 Deeper: a backward that reduces across rows, and atomicAdd "
+             "(6 minutes)", "random orders, in the emulator"),
         Task("launch a kernel on the current stream, capture it in a CUDA graph", CELLS,
              "15 Deeper: CUDA graphs, and what a capture forbids (4 minutes)",
              "replay it twice"),
