@@ -43,6 +43,7 @@ DOCTOR = ROOT / "helpers" / "doctor"
 BEHIND = {
     "03_mul_constant",
     "05_higher_order",
+    "13_decision_and_theorem",
     "15_the_kernel_again",
     "19_which_way",
     "README",

@@ -25,6 +25,18 @@ def backward_of(forward, *shapes, keeps=False):
         yield ((g, x.detach()) if keeps else (g,)), expected
 
 
+def _of_cube_root(*shapes):
+    """Cases: a gradient of `z` and `z` itself, the cube root, and the gradient of its
+    cube.
+    """
+    for shape in shapes:
+        generator = torch.Generator().manual_seed(len(shape))
+        a = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5
+        z = a.requires_grad_() ** (1 / 3)
+        g = torch.randn(shape, generator=generator, dtype=torch.float64)
+        yield (g, z.detach()), torch.autograd.grad(z, a, g)[0]
+
+
 def values_of(function, *inputs):
     """Cases: each input, and the value of PyTorch's own `function` there."""
     for x in inputs:
@@ -111,6 +123,27 @@ _DRILLS = (
         "lambda g: g.flip(0)",
         {"lambda g: g": N_("Each element of `x` went to another place.")},
         N_("a flip is its own inverse, and its own backward."),
+    ),
+    Drill(
+        "13.a",
+        lambda: backward_of(torch.nn.functional.hardtanh, (6,), (3, 4), keeps=True),
+        "lambda g, x: g * (x.abs() < 1)",
+        {
+            "lambda g, x: g": N_("That is the slope 1 everywhere."),
+            "lambda g, x: g.clamp(-1, 1)": N_("Where is decided by `x`, not by `g`."),
+        },
+        N_("the mask stands in for a derivative that is 0 everywhere."),
+    ),
+    Drill(
+        "13.b",
+        lambda: _of_cube_root((4,), (2, 3)),
+        "lambda g, z: g / (3 * z**2)",
+        {
+            "lambda g, z: 3 * z**2 * g": N_(
+                "That is the slope of `a` with respect to `z`. Which one is asked for?"
+            )
+        },
+        N_("from 3z² dz = da; how z was found does not matter."),
     ),
 )
 DRILLS = {drill.number: drill for drill in _DRILLS}

@@ -35,6 +35,44 @@ TEMPTING = {
         ),
         "penalty": N_("The penalty itself needs first derivatives only."),
     },
+    "13 sign": {
+        1: N_("That is what the formula says, in numbers with enough digits."),
+        3000: N_(
+            "The value is meant to be that of the step; `x` is added and subtracted."
+        ),
+    },
+    "13 clamp": {
+        3: N_(
+            "Three weights lie in the range. But `clamp` does not see the weights: it sees "
+            "the rounded numbers."
+        ),
+    },
+    "13 export": {
+        (1, 1): N_(
+            "Both have the slope 1 in eager mode. An exported program holds operations, "
+            "and a `backward` of your own is none."
+        ),
+    },
+    "13 start": {
+        0: N_("The loop has to take one step to see that nothing moves."),
+        53: N_(
+            "So many steps lead from 0 to the solution. Here the loop starts there."
+        ),
+    },
+    "13 several": {
+        "converges": N_(
+            "The forward pass starts at the solution. The backward pass does not: each of "
+            "its steps multiplies the error by 3."
+        ),
+    },
+    "13 shift": {
+        "neither": N_(
+            "That is true of the gradient of the expectation. A single estimate is the "
+            "cost times a random number."
+        ),
+        "mean": N_("The 100 is multiplied by a random number whose mean is 0."),
+        "both": N_("The 100 is multiplied by a random number whose mean is 0."),
+    },
     "15 order": {
         "CEP": N_("One addition after the other: but which one is first?"),
         "C": N_(

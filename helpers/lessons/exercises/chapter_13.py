@@ -341,3 +341,86 @@ EXERCISE_3 = Exercise(
     "`saved_tensors` returns it with its history, so the second derivative "
     "is correct as well.",
 )
+
+
+def reinforce(costs, log_probs):
+    others = (costs.sum() - costs) / (len(costs) - 1)
+    return ((costs - others).detach() * log_probs).mean()
+
+
+def _weights_each_draw(attempt):
+    for n in (2, 3, 7):
+        generator = torch.Generator().manual_seed(n)
+        costs = torch.rand(n, generator=generator, dtype=torch.float64) + 1
+        costs = costs.requires_grad_()
+        log_probs = -torch.rand(n, generator=generator, dtype=torch.float64)
+        log_probs = log_probs.requires_grad_()
+        where = _("with {n} draws").format(n=n)
+        given = attempt(costs, log_probs)
+        if not isinstance(given, torch.Tensor) or given.shape:
+            yield _("return one number, a tensor without dimensions.")
+            return
+        to_costs, to_log_probs = torch.autograd.grad(
+            given, (costs, log_probs), allow_unused=True
+        )
+        if to_log_probs is None:
+            yield at(where, _("no gradient reaches `log_probs`."))
+        if to_costs is not None and to_costs.any():
+            yield at(where, _("a gradient goes to `costs`, too."))
+        values = costs.detach().tolist()
+        others = [(sum(values) - value) / (n - 1) for value in values]
+        right = [(v - o) / n for v, o in zip(values, others, strict=True)]
+        right = torch.tensor(right, dtype=torch.float64)
+        mean = costs.detach().mean()
+        sentences = {
+            _("`costs` has no baseline."): costs.detach() / n,
+            _("the baseline of a draw contains its own cost."): (costs.detach() - mean)
+            / n,
+            _("it is the sum of the estimates, not their mean."): n * right,
+            _("the sign is the other one."): -right,
+        }
+        for sentence, value in sentences.items():
+            if not alike(value, right) and alike(to_log_probs, value):
+                yield at(where, sentence)
+        yield at(
+            where,
+            wrong_outputs(
+                to_log_probs,
+                right,
+                differentiable=False,
+                what=_("the gradient of `log_probs`"),
+            ),
+        )
+
+
+EXERCISE_4 = Exercise(
+    number="13.4",
+    name="reinforce",
+    reference=reinforce,
+    stub="def reinforce(costs, log_probs): ...",
+    wrong=[
+        ({"(costs - others)": "costs"}, "has no baseline"),
+        (
+            {
+                "others = (costs.sum() - costs) / (len(costs) - 1)": "others = costs.mean()"
+            },
+            "contains its own cost",
+        ),
+        ({".detach()": ""}, "a gradient goes to `costs`, too"),
+        ({".mean()": ".sum()"}, "the sum of the estimates"),
+        ({"costs - others": "others - costs"}, "the sign is the other one"),
+    ],
+    doctor=False,
+    properties=[_weights_each_draw],
+    success="the baseline takes away most of the spread, and no draw is its own baseline, "
+    "so the mean stays right.",
+    hints=(
+        "The gradient of a sum of weights times `log_probs` is the weights, if the weights "
+        "have no history.",
+        "The mean of the others: the sum of all, without this one, divided by n - 1.",
+        "`((costs - others).detach() * log_probs).mean()`: what is `others`?",
+    ),
+    explanation="With its own cost in the baseline, each estimate would be too small by "
+    "the factor (n - 1)/n. Without `detach`, costs that depend on the parameters would be "
+    "differentiated, too.",
+)

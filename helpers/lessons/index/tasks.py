@@ -103,6 +103,10 @@ TASKS = {  # by what they are about
              "(`scatter_add`, `index_put`, `accumulate=True`)", CELLS,
              "13 Deeper: the gradient of sort and of the top k (7 minutes)",
              "an index that occurs twice"),
+        Task("differentiate through a random choice: REINFORCE, reparameterisation, "
+             "Gumbel-softmax", CELLS,
+             "13 Deeper: the gradient of an expectation, by sampling (8 minutes)",
+             "bias and spread"),
         Task("differentiate a solver, a fixed point or a minimum (`argmin`)",
              "helpers/ops/fixed_point.py",
              "13 Implicit differentiation: the gradient of a fixed point",
