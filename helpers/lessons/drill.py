@@ -31,6 +31,17 @@ def values_of(function, *inputs):
         yield (x,), function(x)
 
 
+def _of_the_weight():
+    """Cases: `grad_output` and `X` of `X @ W.T`, and the gradient of `W`."""
+    generator = torch.Generator().manual_seed(2)
+    for n, out, into in ((4, 2, 3), (3, 3, 3)):
+        X, W, G = (
+            torch.randn(shape, generator=generator, dtype=torch.float64)
+            for shape in ((n, into), (out, into), (n, out))
+        )
+        yield (G, X), torch.autograd.grad(X @ W.requires_grad_().T, W, G)[0]
+
+
 @dataclass(frozen=True)
 class Drill:
     """One line, which a learner writes as a lambda.
@@ -105,6 +116,25 @@ def _called(line, arguments):
 
 
 _DRILLS = (
+    Drill(
+        "2.a",
+        _of_the_weight,
+        "lambda G, X: G.T @ X",
+        {"lambda G, X: X.T @ G": N_("`W` has a row for each output.")},
+        N_("each element is a sum over the rows of the batch."),
+    ),
+    Drill(
+        "2.b",
+        lambda: backward_of(lambda b: b.expand(4, 2), (2,)),
+        "lambda G: G.sum(0)",
+        {
+            "lambda G: G.sum(1)": N_("`b` has an element for each column."),
+            "lambda G: G.mean(0)": N_(
+                "An element of `b` is added to every row, and the effects add up."
+            ),
+        },
+        N_("what goes to every row comes back from every row."),
+    ),
     Drill(
         "3.a",
         lambda: backward_of(lambda x: x.flip(0), (3,), (4, 2)),

@@ -7,6 +7,41 @@ from helpers.lessons.language import N_, _
 # What a wrong prediction has for it, and why it is wrong all the same: by the `tempting`
 # of a cell, then by the prediction. It stands here because the cell is read before.
 TEMPTING = {
+    "2 asked": {
+        (1, 0, 1): N_(
+            "`grad` asks for one gradient, but `backward` looks at `needs_input_grad`, "
+            "which was settled when `forward` ran."
+        ),
+    },
+    "2 loss": {
+        "a rise": N_("The bias moves in the right direction, only too slowly."),
+        "as deep a fall": N_(
+            "The weight learns as it should, but with centred pixels only the bias "
+            "can say that eights are rare."
+        ),
+    },
+    "2 no sum": {
+        "an error": N_(
+            "The engine does compare the shapes. But (2,) broadcasts to (4, 2), and "
+            "then it sums."
+        ),
+        "a wrong gradient": N_("The engine sums over the rows, as you would have."),
+    },
+    "2 rows": {
+        ("right", "right"): N_(
+            "The engine knows shapes. That `bias` became a column, it does not know."
+        ),
+        ("error", "right"): N_(
+            "(3,) does fit (3, 3), but at the last dimension: the engine sums over "
+            "the rows, and not along each row."
+        ),
+        ("error", "error"): N_(
+            "(3,) broadcasts to (3, 3), so the engine finds nothing wrong there."
+        ),
+        ("wrong", "wrong"): N_(
+            "(3,) does not broadcast to (3, 5), and the engine says so."
+        ),
+    },
     "5 call": {
         "second": N_(
             "The second call leaves no history behind, but its own argument has one: it "
