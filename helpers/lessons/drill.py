@@ -142,6 +142,25 @@ _DRILLS = (
         {"lambda g: g": N_("Each element of `x` went to another place.")},
         N_("a flip is its own inverse, and its own backward."),
     ),
+    Drill(
+        "3.b",
+        lambda: backward_of(lambda x: x.roll(1, 0), (3,), (4, 2)),
+        "lambda g: g.roll(-1, 0)",
+        {"lambda g: g.roll(1, 0)": N_("That goes on in the same direction.")},
+        N_("what went forward by one comes back by one."),
+    ),
+    Drill(
+        "3.c",
+        lambda: backward_of(lambda x: x.repeat(2), (3,)),
+        "lambda g: g[: len(g) // 2] + g[len(g) // 2 :]",
+        {
+            "lambda g: g[: len(g) // 2]": N_("Each element was used twice."),
+            "lambda g: g.view(-1, 2).sum(1)": N_(
+                "The two copies do not stand side by side: they are half of `y` apart."
+            ),
+        },
+        N_("an element that was used twice adds up two gradients."),
+    ),
 )
 DRILLS = {drill.number: drill for drill in _DRILLS}
 

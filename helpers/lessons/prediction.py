@@ -42,6 +42,37 @@ TEMPTING = {
             "(3,) does not broadcast to (3, 5), and the engine says so."
         ),
     },
+    "3 returns": {
+        "none": N_("D returns one value too many, but it is a `None` at the end."),
+        "CD": N_("C returns a gradient where `forward` has no argument."),
+        "BD": N_("B has the right count, but its second value belongs to a number."),
+    },
+    "3 step": {
+        "neither": N_(
+            "No gradient arrives, but weight decay pulls at `x` in every step that is "
+            "taken. With zeros, it is taken."
+        ),
+        "both": N_("Where the gradient is `None`, the optimizer skips the step."),
+    },
+    "3 alive": {
+        "ExpOnCtx and ExpSaved": N_(
+            "Both keep the result. But `save_for_backward` knows its own output, and "
+            "stores it without the arrow back."
+        ),
+        "neither": N_(
+            "`del` takes one reference away. In a cycle, each object still has one."
+        ),
+    },
+    "3 steps": {
+        ("smaller", "smaller"): N_(
+            "Each goes down the gradient that it was given. But that of `features` "
+            "has passed the minus sign."
+        ),
+        ("larger", "larger"): N_(
+            "The minus sign stands between the two: the gradient of `classifier` has "
+            "not passed it."
+        ),
+    },
     "5 call": {
         "second": N_(
             "The second call leaves no history behind, but its own argument has one: it "
