@@ -14,7 +14,7 @@ from helpers.lessons.language import N_, _
 
 def backward_of(forward, *shapes, keeps=False):
     """Cases: for an `x` of each shape, a `grad_output`, and the gradient of `x` that
-    autograd computes. keeps: the line is given `x`, too.
+    autograd computes. keeps: True if the line is given `x`, too; "y" if `y`.
     """
     for shape in shapes:
         generator = torch.Generator().manual_seed(len(shape))
@@ -22,7 +22,8 @@ def backward_of(forward, *shapes, keeps=False):
         y = forward(x.requires_grad_())
         g = torch.randn(y.shape, generator=generator, dtype=y.dtype)
         (expected,) = torch.autograd.grad(y, x, g)
-        yield ((g, x.detach()) if keeps else (g,)), expected
+        kept = {False: (), True: (x.detach(),), "y": (y.detach(),)}[keeps]
+        yield (g, *kept), expected
 
 
 def values_of(function, *inputs):
@@ -31,15 +32,17 @@ def values_of(function, *inputs):
         yield (x,), function(x)
 
 
-def _of_the_weight():
-    """Cases: `grad_output` and `X` of `X @ W.T`, and the gradient of `W`."""
-    generator = torch.Generator().manual_seed(2)
-    for n, out, into in ((4, 2, 3), (3, 3, 3)):
-        X, W, G = (
-            torch.randn(shape, generator=generator, dtype=torch.float64)
-            for shape in ((n, into), (out, into), (n, out))
-        )
-        yield (G, X), torch.autograd.grad(X @ W.requires_grad_().T, W, G)[0]
+def gradient_of_the_last(forward, *shapes):
+    """One case: `grad_output` and the arguments of `forward`, of these shapes; and the
+    gradient of the last of them that autograd computes.
+    """
+    generator = torch.Generator().manual_seed(len(shapes))
+    *others, last = (
+        torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes
+    )
+    y = forward(*others, last.requires_grad_())
+    g = torch.randn(y.shape, generator=generator, dtype=y.dtype)
+    yield (g, *others, last.detach()), torch.autograd.grad(y, last, g)[0]
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ def _called(line, arguments):
 _DRILLS = (
     Drill(
         "2.a",
-        _of_the_weight,
+        lambda: gradient_of_the_last(lambda X, W: X @ W.T, (4, 3), (2, 3)),
         "lambda G, X: G.T @ X",
         {"lambda G, X: X.T @ G": N_("`W` has a row for each output.")},
         N_("each element is a sum over the rows of the batch."),
@@ -160,6 +163,23 @@ _DRILLS = (
             ),
         },
         N_("an element that was used twice adds up two gradients."),
+    ),
+    Drill(
+        "4.a",
+        lambda: backward_of(lambda x: 1 / x, (3,), keeps="y"),
+        "lambda g, y: -g * y**2",
+        {
+            "lambda g, y: -g / y**2": N_("`y` is 1 / x already."),
+            "lambda g, y: g * y**2": N_("As `x` grows, `y` falls."),
+        },
+        N_("the derivative is -1 / x², and 1 / x is `y`."),
+    ),
+    Drill(
+        "4.b",
+        lambda: backward_of(torch.expm1, (3,), keeps="y"),
+        "lambda g, y: g * (y + 1)",
+        {"lambda g, y: g * y": N_("The derivative is exp(x), not exp(x) - 1.")},
+        N_("exp(x) is `y + 1`."),
     ),
 )
 DRILLS = {drill.number: drill for drill in _DRILLS}

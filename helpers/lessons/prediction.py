@@ -73,6 +73,46 @@ TEMPTING = {
             "not passed it."
         ),
     },
+    "4 counts": {
+        (2, 1, 1, 1): N_(
+            "`ExpOfInput` saves its input, and the square saves the result: two tensors."
+        ),
+        (2, 2, 1, 2): N_(
+            "`Exp` and the square save the same tensor, which counts once."
+        ),
+        (2, 1, 1, 2): N_(
+            "What `ExpOfInput` saves, its input, nobody else keeps; what `Exp` saves, "
+            "the square keeps anyway."
+        ),
+    },
+    "4 step": {
+        1e-15: N_(
+            "The formula gets better and better, but the two values of `exp` agree in "
+            "almost all of their digits, and so their difference has hardly any."
+        ),
+        1e-10: N_(
+            "The formula is better there, but the rounding of the two values is "
+            "divided by `h`, and grows."
+        ),
+    },
+    "4 clip": {
+        "neither": N_(
+            "`gradcheck` sends only ones and zeros, and a clip at ±1 leaves them alone."
+        ),
+        "Ignores and Clips": N_(
+            "A zero is sent, too, and `Ignores` does not answer 0."
+        ),
+        "Ignores": N_(
+            "A zero is sent, too, and `Ignores` does not answer 0. What `Clips` does "
+            "wrong begins beyond ±1."
+        ),
+    },
+    "4 tuple": {
+        "a failure": N_(
+            "It would, if -3 arrived at `Clips`. But Python does not multiply what is "
+            "in a tuple: it repeats the tuple, here no times."
+        ),
+    },
     "5 call": {
         "second": N_(
             "The second call leaves no history behind, but its own argument has one: it "
