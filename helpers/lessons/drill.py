@@ -181,6 +181,25 @@ _DRILLS = (
         {"lambda g, y: g * y": N_("The derivative is exp(x), not exp(x) - 1.")},
         N_("exp(x) is `y + 1`."),
     ),
+    Drill(
+        "5.a",
+        lambda: gradient_of_the_last(lambda x: 3 * x**2, (3,)),
+        "lambda v, x: 6 * x * v",
+        {"lambda v, x: 3 * x**2 * v": N_("That is the gradient, times `v`.")},
+        N_("the gradient is 3x², and its derivative 6x stands on the diagonal of `H`."),
+    ),
+    Drill(
+        "5.b",
+        lambda: gradient_of_the_last(lambda g, x: g * torch.cos(x), (3,), (3,)),
+        "lambda h, g, x: -h * g * torch.sin(x)",
+        {
+            "lambda h, g, x: h * torch.cos(x)": N_("That is what reaches `g`."),
+            "lambda h, g, x: -h * torch.sin(x)": N_(
+                "The cosine is multiplied by `g`, and so is its derivative."
+            ),
+        },
+        N_("a backward pass is a function of `g` and `x`, with a gradient for each."),
+    ),
 )
 DRILLS = {drill.number: drill for drill in _DRILLS}
 
