@@ -14,7 +14,7 @@ from helpers.lessons.language import N_, _
 
 def backward_of(forward, *shapes, keeps=False):
     """Cases: for an `x` of each shape, a `grad_output`, and the gradient of `x` that
-    autograd computes. keeps: the line is given `x`, too.
+    autograd computes. keeps: True if the line is given `x`, too; "y" if `y`.
     """
     for shape in shapes:
         generator = torch.Generator().manual_seed(len(shape))
@@ -22,7 +22,8 @@ def backward_of(forward, *shapes, keeps=False):
         y = forward(x.requires_grad_())
         g = torch.randn(y.shape, generator=generator, dtype=y.dtype)
         (expected,) = torch.autograd.grad(y, x, g)
-        yield ((g, x.detach()) if keeps else (g,)), expected
+        kept = {False: (), True: (x.detach(),), "y": (y.detach(),)}[keeps]
+        yield (g, *kept), expected
 
 
 def _of_cube_root(*shapes):
@@ -41,6 +42,19 @@ def values_of(function, *inputs):
     """Cases: each input, and the value of PyTorch's own `function` there."""
     for x in inputs:
         yield (x,), function(x)
+
+
+def gradient_of_the_last(forward, *shapes):
+    """One case: `grad_output` and the arguments of `forward`, of these shapes; and the
+    gradient of the last of them that autograd computes.
+    """
+    generator = torch.Generator().manual_seed(len(shapes))
+    *others, last = (
+        torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes
+    )
+    y = forward(*others, last.requires_grad_())
+    g = torch.randn(y.shape, generator=generator, dtype=y.dtype)
+    yield (g, *others, last.detach()), torch.autograd.grad(y, last, g)[0]
 
 
 @dataclass(frozen=True)
@@ -118,11 +132,85 @@ def _called(line, arguments):
 
 _DRILLS = (
     Drill(
+        "2.a",
+        lambda: gradient_of_the_last(lambda X, W: X @ W.T, (4, 3), (2, 3)),
+        "lambda G, X: G.T @ X",
+        {"lambda G, X: X.T @ G": N_("`W` has a row for each output.")},
+        N_("each element is a sum over the rows of the batch."),
+    ),
+    Drill(
+        "2.b",
+        lambda: backward_of(lambda b: b.expand(4, 2), (2,)),
+        "lambda G: G.sum(0)",
+        {
+            "lambda G: G.sum(1)": N_("`b` has an element for each column."),
+            "lambda G: G.mean(0)": N_(
+                "An element of `b` is added to every row, and the effects add up."
+            ),
+        },
+        N_("what goes to every row comes back from every row."),
+    ),
+    Drill(
         "3.a",
         lambda: backward_of(lambda x: x.flip(0), (3,), (4, 2)),
         "lambda g: g.flip(0)",
         {"lambda g: g": N_("Each element of `x` went to another place.")},
         N_("a flip is its own inverse, and its own backward."),
+    ),
+    Drill(
+        "3.b",
+        lambda: backward_of(lambda x: x.roll(1, 0), (3,), (4, 2)),
+        "lambda g: g.roll(-1, 0)",
+        {"lambda g: g.roll(1, 0)": N_("That goes on in the same direction.")},
+        N_("what went forward by one comes back by one."),
+    ),
+    Drill(
+        "3.c",
+        lambda: backward_of(lambda x: x.repeat(2), (3,)),
+        "lambda g: g[: len(g) // 2] + g[len(g) // 2 :]",
+        {
+            "lambda g: g[: len(g) // 2]": N_("Each element was used twice."),
+            "lambda g: g.view(-1, 2).sum(1)": N_(
+                "The two copies do not stand side by side: they are half of `y` apart."
+            ),
+        },
+        N_("an element that was used twice adds up two gradients."),
+    ),
+    Drill(
+        "4.a",
+        lambda: backward_of(lambda x: 1 / x, (3,), keeps="y"),
+        "lambda g, y: -g * y**2",
+        {
+            "lambda g, y: -g / y**2": N_("`y` is 1 / x already."),
+            "lambda g, y: g * y**2": N_("As `x` grows, `y` falls."),
+        },
+        N_("the derivative is -1 / x², and 1 / x is `y`."),
+    ),
+    Drill(
+        "4.b",
+        lambda: backward_of(torch.expm1, (3,), keeps="y"),
+        "lambda g, y: g * (y + 1)",
+        {"lambda g, y: g * y": N_("The derivative is exp(x), not exp(x) - 1.")},
+        N_("exp(x) is `y + 1`."),
+    ),
+    Drill(
+        "5.a",
+        lambda: gradient_of_the_last(lambda x: 3 * x**2, (3,)),
+        "lambda v, x: 6 * x * v",
+        {"lambda v, x: 3 * x**2 * v": N_("That is the gradient, times `v`.")},
+        N_("the gradient is 3x², and its derivative 6x stands on the diagonal of `H`."),
+    ),
+    Drill(
+        "5.b",
+        lambda: gradient_of_the_last(lambda g, x: g * torch.cos(x), (3,), (3,)),
+        "lambda h, g, x: -h * g * torch.sin(x)",
+        {
+            "lambda h, g, x: h * torch.cos(x)": N_("That is what reaches `g`."),
+            "lambda h, g, x: -h * torch.sin(x)": N_(
+                "The cosine is multiplied by `g`, and so is its derivative."
+            ),
+        },
+        N_("a backward pass is a function of `g` and `x`, with a gradient for each."),
     ),
     Drill(
         "13.a",

@@ -7,6 +7,112 @@ from helpers.lessons.language import N_, _
 # What a wrong prediction has for it, and why it is wrong all the same: by the `tempting`
 # of a cell, then by the prediction. It stands here because the cell is read before.
 TEMPTING = {
+    "2 asked": {
+        (1, 0, 1): N_(
+            "`grad` asks for one gradient, but `backward` looks at `needs_input_grad`, "
+            "which was settled when `forward` ran."
+        ),
+    },
+    "2 loss": {
+        "a rise": N_("The bias moves in the right direction, only too slowly."),
+        "as deep a fall": N_(
+            "The weight learns as it should, but with centred pixels only the bias "
+            "can say that eights are rare."
+        ),
+    },
+    "2 no sum": {
+        "an error": N_(
+            "The engine does compare the shapes. But (2,) broadcasts to (4, 2), and "
+            "then it sums."
+        ),
+        "a wrong gradient": N_("The engine sums over the rows, as you would have."),
+    },
+    "2 rows": {
+        ("right", "right"): N_(
+            "The engine knows shapes. That `bias` became a column, it does not know."
+        ),
+        ("error", "right"): N_(
+            "(3,) does fit (3, 3), but at the last dimension: the engine sums over "
+            "the rows, and not along each row."
+        ),
+        ("error", "error"): N_(
+            "(3,) broadcasts to (3, 3), so the engine finds nothing wrong there."
+        ),
+        ("wrong", "wrong"): N_(
+            "(3,) does not broadcast to (3, 5), and the engine says so."
+        ),
+    },
+    "3 returns": {
+        "none": N_("D returns one value too many, but it is a `None` at the end."),
+        "CD": N_("C returns a gradient where `forward` has no argument."),
+        "BD": N_("B has the right count, but its second value belongs to a number."),
+    },
+    "3 step": {
+        "neither": N_(
+            "No gradient arrives, but weight decay pulls at `x` in every step that is "
+            "taken. With zeros, it is taken."
+        ),
+        "both": N_("Where the gradient is `None`, the optimizer skips the step."),
+    },
+    "3 alive": {
+        "ExpOnCtx and ExpSaved": N_(
+            "Both keep the result. But `save_for_backward` knows its own output, and "
+            "stores it without the arrow back."
+        ),
+        "neither": N_(
+            "`del` takes one reference away. In a cycle, each object still has one."
+        ),
+    },
+    "3 steps": {
+        ("smaller", "smaller"): N_(
+            "Each goes down the gradient that it was given. But that of `features` "
+            "has passed the minus sign."
+        ),
+        ("larger", "larger"): N_(
+            "The minus sign stands between the two: the gradient of `classifier` has "
+            "not passed it."
+        ),
+    },
+    "4 counts": {
+        (2, 1, 1, 1): N_(
+            "`ExpOfInput` saves its input, and the square saves the result: two tensors."
+        ),
+        (2, 2, 1, 2): N_(
+            "`Exp` and the square save the same tensor, which counts once."
+        ),
+        (2, 1, 1, 2): N_(
+            "What `ExpOfInput` saves, its input, nobody else keeps; what `Exp` saves, "
+            "the square keeps anyway."
+        ),
+    },
+    "4 step": {
+        1e-15: N_(
+            "The formula gets better and better, but the two values of `exp` agree in "
+            "almost all of their digits, and so their difference has hardly any."
+        ),
+        1e-10: N_(
+            "The formula is better there, but the rounding of the two values is "
+            "divided by `h`, and grows."
+        ),
+    },
+    "4 clip": {
+        "neither": N_(
+            "`gradcheck` sends only ones and zeros, and a clip at ±1 leaves them alone."
+        ),
+        "Ignores and Clips": N_(
+            "A zero is sent, too, and `Ignores` does not answer 0."
+        ),
+        "Ignores": N_(
+            "A zero is sent, too, and `Ignores` does not answer 0. What `Clips` does "
+            "wrong begins beyond ±1."
+        ),
+    },
+    "4 tuple": {
+        "a failure": N_(
+            "It would, if -3 arrived at `Clips`. But Python does not multiply what is "
+            "in a tuple: it repeats the tuple, here no times."
+        ),
+    },
     "5 call": {
         "second": N_(
             "The second call leaves no history behind, but its own argument has one: it "

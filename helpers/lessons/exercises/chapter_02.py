@@ -1,11 +1,15 @@
 """Exercises of chapter 02: static Functions and ctx."""
 
+import contextlib
+
 import torch
 from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.numbers import alike
 from helpers.lessons.judge.properties import gradients_fit, keeps_only, random
 from helpers.lessons.judge.variations import Inputs
+from helpers.lessons.language import _
 
 
 class Square(Function):
@@ -101,6 +105,18 @@ def _fits(reduced):
     }
 
 
+def _adds_up_products(attempt):
+    """Where an element is broadcast, products are summed, not factors multiplied."""
+    a, b, g = random(4, 3), random(3, seed=1).requires_grad_(), random(4, 3, seed=2)
+    with contextlib.suppress(Exception):  # What raises is said below
+        (given,) = torch.autograd.grad(attempt.apply(a, b), b, g)
+        if alike(given, g.sum(0) * a.sum(0)):
+            yield _(
+                "where `b` is broadcast, its gradient is the sum of `grad_output` "
+                "times the sum of `a`. But each place sends back a product of its own."
+            )
+
+
 LEADING = "g.sum(tuple(range(g.dim() - t.dim()))) if g.dim() > t.dim() else "
 ONES = "g.sum([d for d, size in enumerate(t.shape) if size == 1], keepdim=True)"
 PAIRS = Inputs(
@@ -140,12 +156,19 @@ EXERCISE_2 = Exercise(
             "with inputs of shapes (4, 3) and (3,): The gradient of `b` is None",
         ),
         (
+            {
+                "(grad_output * a).sum_to_size(b.shape)": "grad_output.sum_to_size(b.shape) * a"
+            },
+            "But each place sends back a product of its own.",
+        ),
+        (
             {"_backward(a, b)": "_backward(a, b, -a)", "a, b =": "a, b, _ ="},
             "neither an input",
         ),
     ],
     like=torch.mul,
     inputs=(PAIRS,),
+    kind=[_adds_up_products],
     properties=[
         gradients_fit("ab", PAIRS),
         keeps_only("inputs and outputs", random(100, 200), random(200)),
