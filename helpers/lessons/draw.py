@@ -251,6 +251,25 @@ def _box(ax, left, bottom, width, height, label, colour, rotation=0):
     )
 
 
+def nested(boxes):
+    """Draw boxes, one inside the next, and print their names.
+
+    boxes: {name: what it does}, the outermost first
+    """
+    _, ax = plt.subplots(figsize=(7, 0.75 * len(boxes) + 0.4))
+    colours = (THEIRS, LEAF, OURS)
+    for depth, ((name, does), colour) in enumerate(
+        zip(boxes.items(), colours, strict=False)
+    ):
+        place, size = (depth, 0.3 * depth), (10 - 2 * depth, len(boxes) - 0.6 * depth)
+        ax.add_patch(plt.Rectangle(place, *size, color=colour))
+        top = place[1] + size[1] - 0.22
+        ax.text(place[0] + 0.2, top, f"{name}: {does}", va="center", color="white")
+    ax.set(xlim=(0, 10), ylim=(0, len(boxes)))
+    ax.axis("off")
+    print(" ⊃ ".join(boxes))
+
+
 def decisions(questions, otherwise):
     """Draw questions from top to bottom, each with its answer for "yes" to the right,
     and print how many answers there are.

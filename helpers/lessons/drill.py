@@ -38,6 +38,22 @@ def _of_cube_root(*shapes):
         yield (g, z.detach()), torch.autograd.grad(z, a, g)[0]
 
 
+def tangent_of(forward, *shapes):
+    """Cases: for an `x` of each shape, a tangent, and the tangent of the output."""
+    for shape in shapes:
+        generator = torch.Generator().manual_seed(len(shape))
+        x, tangent = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
+        yield (x, tangent), torch.func.jvp(forward, (x,), (tangent,))[1]
+
+
+def jacobian_of(forward, size):
+    """Cases: the place of each entry, and the entry."""
+    jacobian = torch.func.jacrev(forward)(torch.zeros(size, dtype=torch.float64))
+    for i in range(size):
+        for j in range(size):
+            yield (i, j), jacobian[i, j]
+
+
 def values_of(function, *inputs):
     """Cases: each input, and the value of PyTorch's own `function` there."""
     for x in inputs:
@@ -92,7 +108,7 @@ class Drill:
                 else _difference(given, expected)
             )
             if wrong:
-                why = self._known(given, arguments)
+                why = self._known(line)
                 return f"✗ {self.number}: {wrong}" + (f" {why}" if why else "")
         return f"✓ {self.number}: " + _(self.why)
 
@@ -104,10 +120,14 @@ class Drill:
         """Print a right line, and why it is right."""
         print(f"{self.answer}\n{_(self.why)}")
 
-    def _known(self, given, arguments):
+    def _known(self, line):
+        inputs = [arguments for arguments, _expected in self.cases()]
+        given = [_called(line, arguments) for arguments in inputs]
+        if any(isinstance(value, Exception) for value in given):
+            return None
         for source, why in self.wrong.items():
-            theirs = _called(made(source), arguments)
-            if not isinstance(given, Exception) and not _difference(given, theirs):
+            theirs = [_called(made(source), arguments) for arguments in inputs]
+            if not any(map(_difference, given, theirs)):
                 return _(why)
         return None
 
@@ -125,7 +145,9 @@ def _called(line, arguments):
     arguments = [a.clone() if isinstance(a, torch.Tensor) else a for a in arguments]
     try:
         takes = len(inspect.signature(line).parameters)
-        return line(*arguments[:takes])
+        result = line(*arguments[:takes])
+        is_number = isinstance(result, bool | int | float)
+        return torch.tensor(float(result)).double() if is_number else result
     except Exception as error:
         return error
 
@@ -211,6 +233,42 @@ _DRILLS = (
             ),
         },
         N_("a backward pass is a function of `g` and `x`, with a gradient for each."),
+    ),
+    Drill(
+        "10.a",
+        lambda: tangent_of(torch.exp, (3,), (2, 2)),
+        "lambda x, tangent: torch.exp(x) * tangent",
+        {"lambda x, tangent: torch.exp(x)": N_("`x` need not move by 1.")},
+        N_(
+            "forward mode multiplies by the slope, as backward does, in the other order."
+        ),
+    ),
+    Drill(
+        "10.b",
+        lambda: tangent_of(torch.sum, (3,), (2, 2)),
+        "lambda x, tangent: tangent.sum()",
+        {
+            "lambda x, tangent: tangent": N_(
+                "That has the shape of `x`. A tangent of `y` has the shape of `y`."
+            ),
+            "lambda x, tangent: torch.ones_like(x)": N_("That is the gradient of `x`."),
+        },
+        N_("where `x` moves by `tangent`, its sum moves by the sum of it."),
+    ),
+    Drill(
+        "10.c",
+        lambda: jacobian_of(lambda x: x.cumsum(0), 3),
+        "lambda i, j: 1.0 if j <= i else 0.0",
+        {
+            "lambda i, j: 1.0 if i <= j else 0.0": N_(
+                "That is the transposed Jacobian."
+            ),
+            "lambda i, j: 1.0 if j < i else 0.0": N_(
+                "Output `i` contains input `i`, too."
+            ),
+            "lambda i, j: 1.0": N_("Output 0 contains only input 0."),
+        },
+        N_("output `i` is the sum of the inputs up to `i`."),
     ),
     Drill(
         "13.a",

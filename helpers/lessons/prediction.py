@@ -141,6 +141,33 @@ TEMPTING = {
         ),
         "penalty": N_("The penalty itself needs first derivatives only."),
     },
+    "10 calls": {
+        1437: N_(
+            "What stands inside `vmap` sees one scan. But it is called with all of them."
+        ),
+        2: N_(
+            "One pass forward is enough; the other one, of `backward`, is not counted."
+        ),
+    },
+    "10 hessian": {
+        "right": N_(
+            "In reverse mode it would be: `Exp` has a `backward`. But `hessian` is forward "
+            "over reverse."
+        ),
+        "wrong": N_("A missing `jvp` is an error, not a zero."),
+    },
+    "10 front": {
+        "right": N_(
+            "For `in_dims=0`, yes. Here the batch is dimension 1 of the result."
+        ),
+        "raises": N_("The dimension exists, and its size is that of the batch."),
+    },
+    "10 nested": {
+        0.8244: N_(
+            "Half was left of a square: of a product, one factor is still followed."
+        ),
+        1.6487: N_("That is the right one, which `jacrev(jacrev)` gives."),
+    },
     "13 sign": {
         1: N_("That is what the formula says, in numbers with enough digits."),
         3000: N_(
