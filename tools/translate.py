@@ -45,6 +45,7 @@ BEHIND = {
     "03_mul_constant",
     "04_exp",
     "05_higher_order",
+    "07_involution",
     "10_function_transforms",
     "13_decision_and_theorem",
     "15_the_kernel_again",

@@ -141,6 +141,34 @@ TEMPTING = {
         ),
         "penalty": N_("The penalty itself needs first derivatives only."),
     },
+    "7 owner": {
+        (2, 8): N_("Block 5 begins at pixel 8. Thread (1, 0) is one further."),
+        (1, 9): N_(
+            "A block is two planes high, and block 5 is in the second row of blocks."
+        ),
+    },
+    "7 reads": {
+        (31, 32, 33, 39, 40, 41): N_(
+            "31 and 39 lie before 32 and 40 in memory, but at the other end of the row above."
+        ),
+        (32, 33, 34, 40, 41, 42): N_(
+            "Thread 40 is in column 0: one column to the left is outside."
+        ),
+    },
+    "7 columns": {
+        0: N_(
+            "The taps to the left of column 0 are wrong. And those to the right of column 7?"
+        ),
+    },
+    "7 slip": {
+        "both": N_(
+            "Every read stays inside its array: the wrong column is less than 3, too."
+        ),
+        "emulator": N_("The wrong column is less than 3, so it lies inside the array."),
+        "neither": N_(
+            "No access is forbidden. But the numbers are those of other pixels."
+        ),
+    },
     "10 calls": {
         1437: N_(
             "What stands inside `vmap` sees one scan. But it is called with all of them."

@@ -108,6 +108,7 @@ NOT_YET = {path.stem for path in NOTEBOOKS} - {
     "03_mul_constant",
     "04_exp",
     "05_higher_order",
+    "07_involution",
     "10_function_transforms",
     "13_decision_and_theorem",
 }

@@ -95,18 +95,27 @@ def _runs(source):
         expected = F.conv2d(padded, weight[:, None], groups=channels)[0]
         if not alike(y, expected, 1e-4):
             c, row, column = torch.unravel_index((y - expected).abs().argmax(), y.shape)
-            yield at(
-                where,
-                _(
-                    "y[{c}, {row}, {column}] is {given:.4g}, but {right:.4g} is right."
-                ).format(
-                    c=c,
-                    row=row,
-                    column=column,
-                    given=y[c, row, column],
-                    right=expected[c, row, column],
-                ),
+            numbers = _(
+                "y[{c}, {row}, {column}] is {given:.4g}, but {right:.4g} is right."
+            ).format(
+                c=c,
+                row=row,
+                column=column,
+                given=y[c, row, column],
+                right=expected[c, row, column],
             )
+            of_first = F.conv2d(padded[:, :1], weight[:, None])[0]
+            with_first = F.conv2d(
+                padded, weight[:1, None].expand(channels, -1, -1, -1), groups=channels
+            )[0]
+            hint = None
+            if re.search(r"\bfloat\s+\w+\s*;", code):
+                hint = _("A variable that nobody set holds any number: begin at 0.")
+            elif alike(y, of_first, 1e-4):
+                hint = _("It reads channel 0 of `x` for every channel.")
+            elif alike(y, with_first, 1e-4):
+                hint = _("It takes the filter of channel 0 for every channel.")
+            yield at(where, followed(numbers, hint))
         if x.numel() > 1 < threads and not any(
             action == "write" for action, _, _ in actions
         ):
@@ -202,7 +211,7 @@ EXERCISE_1 = Exercise(
             "reads weight[1], but weight has 1 element. y has 20 elements: thread 20 "
             "owns none",
         ),
-        ({"element / width % height": "element / width"}, "with x of shape (3, 5, 4)"),
+        ({"x[(c * height + r) * width": "x[r * width"}, "reads channel 0 of `x`"),
         ({"element / (": "element // ("}, "In C, `//` begins a comment"),
         (
             {
@@ -212,7 +221,7 @@ EXERCISE_1 = Exercise(
             },
             "write once",
         ),
-        ({"y[element] = sum;": "y[element] += sum;"}, "has no value yet"),
+        ({"float sum = 0;": "float sum;"}, "A variable that nobody set"),
     ],
     needs=find_compiler,
     properties=[_runs],
@@ -274,7 +283,25 @@ def _as_autograd_says(attempt):
                 where, changed_in_place(x=(kept, x), grad_output=(handed, grad_output))
             )
             right = expected[n, g, :, :, h, w]
-            yield at(where, wrong_outputs(given, right, what=_("the output")))
+            patches = F.pad(x, [K // 2] * 4)[n, :, h : h + K, w : w + K]
+            each = grad_output[n, :, h, w][:, None, None] * patches
+            groups_of = each.view(groups, C // groups, K, K)
+            wrong = wrong_outputs(given, right, what=_("the output"))
+            misses = {
+                _("it holds one channel of the group, and the filter serves all."): [
+                    *groups_of[g]
+                ],
+                _("it sums other channels than those of its group."): [
+                    *groups_of.sum(1),
+                    each.sum(0),
+                    each[g::groups].sum(0),
+                ],
+            }
+            comparable = wrong and isinstance(given, torch.Tensor)
+            for sentence, values in misses.items() if comparable else ():
+                if any(alike(given, value) for value in values):
+                    yield at(where, sentence)
+            yield at(where, wrong)
 
 
 EXERCISE_2 = Exercise(
@@ -283,8 +310,11 @@ EXERCISE_2 = Exercise(
     reference=grad_weight_at,
     stub="def grad_weight_at(grad_output, x, n, g, h, w, groups, K): ...",
     wrong=[
-        ({"(g + 1) * channels": "g * channels + 1"}, "group 0 of 1"),
-        ({"slice(g * channels, (g + 1) * channels)": "slice(None)"}, "of 2"),
+        ({"(g + 1) * channels": "g * channels + 1"}, "holds one channel of the group"),
+        (
+            {"slice(g * channels, (g + 1) * channels)": "slice(None)"},
+            "sums other channels",
+        ),
         ({".sum(0)": ".sum()"}, "the output has shape (), but (3, 3) is right"),
         ({".sum(0)": ".sum(0).tolist()"}, "the output is a list, not a tensor"),
     ],

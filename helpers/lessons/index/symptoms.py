@@ -20,7 +20,7 @@ SYMPTOMS = [
     Symptom("wrong only on the second GPU",
             "the kernel runs on another device or stream: `torch.cuda.device_of(x)`, "
             "the current stream",
-            "07 Compile with NVRTC, and launch"),
+            "07 Deeper: compile with NVRTC, and launch (3 minutes)"),
     Symptom("wrong only on two processes",
             "a collective with another backward, or a function that looks at a part",
             "14 Two correct answers: the identity, or an all-reduce"),
