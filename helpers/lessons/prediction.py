@@ -7,6 +7,28 @@ from helpers.lessons.language import N_, _
 # What a wrong prediction has for it, and why it is wrong all the same: by the `tempting`
 # of a cell, then by the prediction. It stands here because the cell is read before.
 TEMPTING = {
+    "1 edges": {
+        1: N_("Two operations read `x`: the product, and the sum."),
+        3: N_("The sum of the elements reads the result, not `x`."),
+    },
+    "1 bias": {
+        1: N_("The bias is added to each of the 4 rows: each adds 1."),
+        20: N_("That is the whole output. Each element of the bias meets 4 of it."),
+    },
+    "1 apply": {
+        "both": N_("`apply` makes no instance, so nothing has set `self.target`."),
+        "neither": N_(
+            "`apply` passes the node as the first argument, and the node has "
+            "`save_for_backward`: two methods without a constant run."
+        ),
+        "SquaredErrorUnchanged": N_(
+            "`apply` makes no instance, so nothing has set `self.target`."
+        ),
+    },
+    "1 shared": {
+        6: N_("The instance has one place for every call. `b` came after `a`."),
+        26: N_("Each square has a node of its own; only what they save is shared."),
+    },
     "2 asked": {
         (1, 0, 1): N_(
             "`grad` asks for one gradient, but `backward` looks at `needs_input_grad`, "
@@ -140,6 +162,43 @@ TEMPTING = {
             "edge is there."
         ),
         "penalty": N_("The penalty itself needs first derivatives only."),
+    },
+    "6 holder": {
+        7: N_("The layer in the Python list is nobody's child: its two do not count."),
+        6: N_("A buffer belongs to the module, but it is not trained."),
+        3: N_("An `nn.ModuleList` is a module: its layers count."),
+    },
+    "6 notes": {
+        "weight": N_(
+            "The name is reserved as it should be. But `False` is not `None`, so the "
+            "last line of `__init__` runs."
+        ),
+        "weight and bias": N_(
+            "`bias=False` takes the other branch, and no bias is made. The last line "
+            "asks for it all the same."
+        ),
+    },
+    "6 seen": {
+        (6, 6): N_("Each call of a Function gets a new `ctx`, which has seen nothing."),
+        (6, 8): N_("Each call of a Function gets a new `ctx`, which has seen nothing."),
+        (2, 8): N_("In evaluation, `Counter` does not count."),
+    },
+    "6 dict": {
+        (6, 6): N_("A `state_dict` is no copy: its tensors share the module's memory."),
+        (8, 10): N_(
+            "The first change is in place. The second gives the module another tensor, "
+            "of which the dict knows nothing."
+        ),
+        (6, 8): N_("A `state_dict` is no copy: its tensors share the module's memory."),
+    },
+    "6 frozen": {
+        (False, False, False): N_(
+            "No parameter of this layer is trained. But the first layer is, and its "
+            "gradient comes through this one."
+        ),
+        (True, True, True): N_(
+            "`requires_grad_(False)` froze the weight and the bias."
+        ),
     },
 }
 

@@ -104,10 +104,12 @@ def test_what_is_predicted_is_folded(path):
 
 
 NOT_YET = {path.stem for path in NOTEBOOKS} - {
+    "01_legacy_functions",
     "02_static_functions",
     "03_mul_constant",
     "04_exp",
     "05_higher_order",
+    "06_modules",
 }
 
 
