@@ -7,6 +7,18 @@ from helpers.lessons.language import N_, _
 # What a wrong prediction has for it, and why it is wrong all the same: by the `tempting`
 # of a cell, then by the prediction. It stands here because the cell is read before.
 TEMPTING = {
+    "0 corner": {
+        (1, 0.5): N_(
+            "That is the slope. But autograd adds the slopes of two steps, each with a "
+            "corner at 0, where it takes a convention."
+        ),
+        (1, 1): N_(
+            "Before version 2.14, it was. Now `clamp` has slope 0 at its corner."
+        ),
+    },
+    "0 elsewhere": {
+        "no": N_("It is nan at 100. But 100 is not among the points."),
+    },
     "1 edges": {
         1: N_("Two operations read `x`: the product, and the sum."),
         3: N_("The sum of the elements reads the result, not `x`."),

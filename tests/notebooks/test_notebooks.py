@@ -104,6 +104,7 @@ def test_what_is_predicted_is_folded(path):
 
 
 NOT_YET = {path.stem for path in NOTEBOOKS} - {
+    "00_start_here",
     "01_legacy_functions",
     "02_static_functions",
     "03_mul_constant",
