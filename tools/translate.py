@@ -48,6 +48,7 @@ BEHIND = {
     "04_exp",
     "05_higher_order",
     "06_modules",
+    "09_custom_operators",
     "lessons",
 }
 

@@ -212,6 +212,46 @@ TEMPTING = {
             "`requires_grad_(False)` froze the weight and the bias."
         ),
     },
+    "9 graphs": {
+        "one graph": N_(
+            "The compiler looks into a Function, and there it meets SciPy, which it "
+            "cannot write down."
+        ),
+        "an error": N_(
+            "Only if one graph is asked for. Otherwise Python does what the compiler "
+            "cannot write down."
+        ),
+    },
+    "9 nan": {
+        "with_clamp": N_(
+            "Its divisor is at least 1. What `where` does not take is computed all the "
+            "same, and has a gradient."
+        ),
+    },
+    "9 means": {
+        (2, 5): N_(
+            "The sums are those of the kernel. But the number of columns was read when "
+            "the function was traced, from the fake kernel."
+        ),
+    },
+    "9 shapes": {
+        (1, 2, 3, 4): N_(
+            "At the second length the compiler has seen that this size changes, and "
+            "puts a symbol in its place."
+        ),
+        (1, 1, 1, 1): N_(
+            "The first graph holds the number 3: nobody knew that it would change."
+        ),
+    },
+    "9 export": {
+        (-3, -3): N_(
+            "`backward` of the Function is not in the file: the exporter wrote down "
+            "what `forward` computes."
+        ),
+        (3, 3): N_(
+            "The operator is in the file by its name, to which a gradient belongs."
+        ),
+    },
 }
 
 
