@@ -154,6 +154,23 @@ def _called(line, arguments):
 
 _DRILLS = (
     Drill(
+        "1.a",
+        lambda: gradient_of_the_last(lambda w, x: x * w + x, (3,), (3,)),
+        "lambda g, w: g * w + g",
+        {"lambda g, w: g * w": N_("Two edges lead to `x`.")},
+        N_("each of the two edges brings a contribution."),
+    ),
+    Drill(
+        "1.b",
+        lambda: gradient_of_the_last(lambda x: x.sum(), (2, 3)),
+        "lambda g, x: g * torch.ones_like(x)",
+        {
+            "lambda g, x: g": N_("Each element of `x` gets a gradient."),
+            "lambda g, x: g * x": N_("If an element grows by 1, so does the sum."),
+        },
+        N_("each element moves the sum as much as itself."),
+    ),
+    Drill(
         "2.a",
         lambda: gradient_of_the_last(lambda X, W: X @ W.T, (4, 3), (2, 3)),
         "lambda G, X: G.T @ X",
@@ -233,6 +250,23 @@ _DRILLS = (
             ),
         },
         N_("a backward pass is a function of `g` and `x`, with a gradient for each."),
+    ),
+    Drill(
+        "6.a",
+        lambda: gradient_of_the_last(lambda x, s: s * x, (4, 3), (3,)),
+        "lambda g, x: (g * x).sum(0)",
+        {
+            "lambda g, x: g.sum(0)": N_("The derivative of `s * x` for `s` is `x`."),
+            "lambda g, x: g * x": N_("An element of `s` was used in every row."),
+        },
+        N_("every row sends back a product, and they add up."),
+    ),
+    Drill(
+        "6.b",
+        lambda: gradient_of_the_last(lambda x, w: w * (w * x), (3,), (3,)),
+        "lambda g, x, w: 2 * g * w * x",
+        {"lambda g, x, w: g * w * x": N_("`w` was used in two places.")},
+        N_("a weight in two places gets the sum of two gradients."),
     ),
     Drill(
         "10.a",

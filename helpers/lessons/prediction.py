@@ -7,6 +7,40 @@ from helpers.lessons.language import N_, _
 # What a wrong prediction has for it, and why it is wrong all the same: by the `tempting`
 # of a cell, then by the prediction. It stands here because the cell is read before.
 TEMPTING = {
+    "0 corner": {
+        (1, 0.5): N_(
+            "That is the slope. But autograd adds the slopes of two steps, each with a "
+            "corner at 0, where it takes a convention."
+        ),
+        (1, 1): N_(
+            "Before version 2.14, it was. Now `clamp` has slope 0 at its corner."
+        ),
+    },
+    "0 elsewhere": {
+        "no": N_("It is nan at 100. But 100 is not among the points."),
+    },
+    "1 edges": {
+        1: N_("Two operations read `x`: the product, and the sum."),
+        3: N_("The sum of the elements reads the result, not `x`."),
+    },
+    "1 bias": {
+        1: N_("The bias is added to each of the 4 rows: each adds 1."),
+        20: N_("That is the whole output. Each element of the bias meets 4 of it."),
+    },
+    "1 apply": {
+        "both": N_("`apply` makes no instance, so nothing has set `self.target`."),
+        "neither": N_(
+            "`apply` passes the node as the first argument, and the node has "
+            "`save_for_backward`: two methods without a constant run."
+        ),
+        "SquaredErrorUnchanged": N_(
+            "`apply` makes no instance, so nothing has set `self.target`."
+        ),
+    },
+    "1 shared": {
+        6: N_("The instance has one place for every call. `b` came after `a`."),
+        26: N_("Each square has a node of its own; only what they save is shared."),
+    },
     "2 asked": {
         (1, 0, 1): N_(
             "`grad` asks for one gradient, but `backward` looks at `needs_input_grad`, "
@@ -141,6 +175,43 @@ TEMPTING = {
         ),
         "penalty": N_("The penalty itself needs first derivatives only."),
     },
+    "6 holder": {
+        7: N_("The layer in the Python list is nobody's child: its two do not count."),
+        6: N_("A buffer belongs to the module, but it is not trained."),
+        3: N_("An `nn.ModuleList` is a module: its layers count."),
+    },
+    "6 notes": {
+        "weight": N_(
+            "The name is reserved as it should be. But `False` is not `None`, so the "
+            "last line of `__init__` runs."
+        ),
+        "weight and bias": N_(
+            "`bias=False` takes the other branch, and no bias is made. The last line "
+            "asks for it all the same."
+        ),
+    },
+    "6 seen": {
+        (6, 6): N_("Each call of a Function gets a new `ctx`, which has seen nothing."),
+        (6, 8): N_("Each call of a Function gets a new `ctx`, which has seen nothing."),
+        (2, 8): N_("In evaluation, `Counter` does not count."),
+    },
+    "6 dict": {
+        (6, 6): N_("A `state_dict` is no copy: its tensors share the module's memory."),
+        (8, 10): N_(
+            "The first change is in place. The second gives the module another tensor, "
+            "of which the dict knows nothing."
+        ),
+        (6, 8): N_("A `state_dict` is no copy: its tensors share the module's memory."),
+    },
+    "6 frozen": {
+        (False, False, False): N_(
+            "No parameter of this layer is trained. But the first layer is, and its "
+            "gradient comes through this one."
+        ),
+        (True, True, True): N_(
+            "`requires_grad_(False)` froze the weight and the bias."
+        ),
+    },
     "7 owner": {
         (2, 8): N_("Block 5 begins at pixel 8. Thread (1, 0) is one further."),
         (1, 9): N_(
@@ -167,6 +238,46 @@ TEMPTING = {
         "emulator": N_("The wrong column is less than 3, so it lies inside the array."),
         "neither": N_(
             "No access is forbidden. But the numbers are those of other pixels."
+        ),
+    },
+    "9 graphs": {
+        "one graph": N_(
+            "The compiler looks into a Function, and there it meets SciPy, which it "
+            "cannot write down."
+        ),
+        "an error": N_(
+            "Only if one graph is asked for. Otherwise Python does what the compiler "
+            "cannot write down."
+        ),
+    },
+    "9 nan": {
+        "with_clamp": N_(
+            "Its divisor is at least 1. What `where` does not take is computed all the "
+            "same, and has a gradient."
+        ),
+    },
+    "9 means": {
+        (2, 5): N_(
+            "The sums are those of the kernel. But the number of columns was read when "
+            "the function was traced, from the fake kernel."
+        ),
+    },
+    "9 shapes": {
+        (1, 2, 3, 4): N_(
+            "At the second length the compiler has seen that this size changes, and "
+            "puts a symbol in its place."
+        ),
+        (1, 1, 1, 1): N_(
+            "The first graph holds the number 3: nobody knew that it would change."
+        ),
+    },
+    "9 export": {
+        (-3, -3): N_(
+            "`backward` of the Function is not in the file: the exporter wrote down "
+            "what `forward` computes."
+        ),
+        (3, 3): N_(
+            "The operator is in the file by its name, to which a gradient belongs."
         ),
     },
     "10 calls": {

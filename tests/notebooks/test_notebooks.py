@@ -104,11 +104,15 @@ def test_what_is_predicted_is_folded(path):
 
 
 NOT_YET = {path.stem for path in NOTEBOOKS} - {
+    "00_start_here",
+    "01_legacy_functions",
     "02_static_functions",
     "03_mul_constant",
     "04_exp",
     "05_higher_order",
+    "06_modules",
     "07_involution",
+    "09_custom_operators",
     "10_function_transforms",
     "13_decision_and_theorem",
 }
