@@ -2,7 +2,6 @@
 refuse.
 """
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -139,43 +138,3 @@ print(status("VmHWM") - before - sum(r.nbytes for r in results))
     )
     assert done.returncode == 0, done.stderr
     assert abs(int(done.stdout)) < 2**24  # 16 MB, a quarter of the input
-
-
-@pytest.mark.parametrize("stride", [(1, 1), (2, 3)], ids=str)
-def test_a_window_of_more_than_four_megabytes_is_left_to_plain_pytorch(
-    stride, monkeypatch
-):
-    left = []
-
-    def noted(kernel, run):
-        return lambda *arguments: left.append(kernel) or run(*arguments)
-
-    for far, kernels in (((40, 40), []), ((999, 999), list(KERNELS))):
-        geometry = make_geometry(1, 2, 1, (9, 20), (3, 3), stride, far, far)
-        case = random_tensors(geometry)
-        expected = results(geometry, case, plain)
-        left.clear()
-        with monkeypatch.context() as patch:
-            for kernel in KERNELS:
-                patch.setattr(plain, kernel, noted(kernel, getattr(plain, kernel)))
-            torch.testing.assert_close(results(geometry, case), expected)
-        assert left == kernels
-
-
-def test_nothing_passes_the_border_of_c():
-    """Sizes for which the buffers have no memory, where the checks in Python would
-    refuse them.
-    """
-    one = torch.ones(1)
-    for field in ("kernel_height", "dilation_width", "padding_height", "stride_width"):
-        for size in (2**31, 2**40):
-            sizes = SMALL["one by one"]._replace(kernel_width=2, **{field: size})
-            failed = cpu._library(
-                0,
-                0,
-                (ctypes.c_int64 * len(sizes))(*sizes),
-                (ctypes.c_void_p * 3)(*[one.data_ptr()] * 3),
-                (ctypes.c_int64 * 14)(),
-                1,
-            )
-            assert failed in (0, 1, cpu.WINDOW_TOO_LARGE)

@@ -1,13 +1,12 @@
 """The CUDA sources, executed on the CPU thread by thread; and on a GPU."""
 
-import itertools
 from functools import partial
 
 import pytest
 import torch
 
 from helpers.lessons.cuda_on_cpu import emulator, involution
-from helpers.ops.involution import benchmark, cuda, involution2d, launch, plain
+from helpers.ops.involution import cuda, involution2d, launch, plain
 from helpers.ops.involution.geometry import KERNELS, operands
 from tests.involution.reference import (
     JUDGES,
@@ -110,28 +109,6 @@ def test_more_than_two_to_the_31_elements(kernel):
 
 
 # The launch through CuPy
-
-
-@each_kernel
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("layout", [torch.Tensor.contiguous, channels_last])
-def test_whatever_the_offset_the_kernels_are_compiled_together(layout, dtype, kernel):
-    """So what ran at one offset compiles nothing at another, inside a CUDA graph's
-    capture, say.
-    """
-    geometry = benchmark.geometry_of(8, 64, 56)
-    sizes = operands(kernel, *sizes_of(geometry))
-    plans = []
-    for offsets in itertools.product(range(8), repeat=2):
-        tensors = []
-        for size, offset in zip(sizes, offsets, strict=True):
-            laid = layout(torch.empty(size, dtype=dtype, device="meta"))
-            memory = torch.empty(laid.numel() + 8, dtype=dtype, device="meta")
-            tensors.append(memory.as_strided(size, laid.stride(), offset))
-        plans.append(launch.plan(kernel, *tensors, geometry, fast=True))
-    assert len({plan.name for plan in plans}) > 1
-    assert len({plan.names for plan in plans}) == 1
-    assert {plan.name for plan in plans} <= set(plans[0].names)
 
 
 # With a GPU

@@ -1,18 +1,11 @@
 """The operator of involution under every transformation."""
 
-import os
-import shutil
-import subprocess
-import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
-from torch.autograd import grad, gradcheck, gradgradcheck
 
-from helpers.ops.involution import Bottleneck, Involution2d, involution2d, operator
+from helpers.ops.involution import involution2d, operator
 from helpers.ops.involution.benchmark import unfold_involution
 from tests.involution.reference import (
     SMALL,
@@ -21,7 +14,6 @@ from tests.involution.reference import (
     random_tensors,
     window,
 )
-from tests.needs import NO_COMPILER
 
 ops = torch.ops.extending_pytorch
 FOLDER = Path(operator.__file__).parent
@@ -175,16 +167,6 @@ def test_bad_arguments_do_not_reach_a_kernel(monkeypatch):
 # Derivatives
 
 
-def test_the_gradients_are_operators_with_derivatives():
-    geometry = make_geometry(1, 2, 1, (3, 4), (2, 3), (1, 2), (0, 1))
-    case = [t.requires_grad_() for t in random_tensors(geometry, torch.float64)]
-    for op, arguments in calls(geometry, *case).items():
-        first, second, *rest = arguments
-        at = partial(lambda op, rest, a, b: op(a, b, *rest), op, rest)
-        assert gradcheck(at, (first, second), check_forward_ad=True, fast_mode=True)
-        assert gradgradcheck(at, (first, second), fast_mode=True)
-
-
 def test_third_derivatives():
     """Those of first and second order are in tests/ops/test_table.py."""
     geometry = make_geometry(1, 2, 1, (3, 3), (3, 3), padding=(1, 1))
@@ -204,77 +186,4 @@ def test_third_derivatives():
 # torch.compile, torch.export
 
 
-def test_one_graph_for_every_size():
-    # Both are slow to import.
-    from torch._dynamo.backends.registry import (
-        lookup_backend,
-    )
-    from torch._inductor import config
-
-    backend, compilations = (
-        lookup_backend("aot_eager" if NO_COMPILER else "inductor"),
-        [],
-    )
-
-    def counted(graph, inputs):
-        compilations.append(graph)
-        return backend(graph, inputs)
-
-    compiled = torch.compile(loss, backend=counted, fullgraph=True, dynamic=True)
-    # Inductor puts headers into the temporary folder, so that every run would compile
-    # them: 8 s.
-    config.cpp_cache_precompile_headers = False
-    # No two sizes are equal: the tracer would take them for one.
-    for batch, height, width in ((5, 6, 7), (6, 9, 8), (7, 8, 11)):
-        geometry = make_geometry(batch, 4, 2, (height, width), (3, 3), padding=(1, 1))
-        case = [t.requires_grad_() for t in random_tensors(geometry, torch.float64)[:2]]
-        expected = unfold_involution(*case).pow(3).sum()
-        torch.testing.assert_close(grad(compiled(*case), case), grad(expected, case))
-    assert len(compilations) == 1
-
-
-def test_a_network_is_exported_saved_and_loaded(tmp_path):
-    torch.manual_seed(0)
-    model = nn.Sequential(Involution2d(16, 3, stride=2), Bottleneck(16, 64)).eval()
-    images, more = torch.randn(2, 16, 8, 9), torch.randn(3, 16, 8, 9)
-    batch = torch.export.Dim("batch", min=2)
-    program = torch.export.export(model, (images,), dynamic_shapes=({0: batch},))
-    torch.export.save(program, tmp_path / "network.pt2")
-    loaded = torch.export.load(tmp_path / "network.pt2")
-    targets = [node.target for node in loaded.graph.nodes]
-    assert targets.count(ops.involution2d.default) == 2
-    torch.testing.assert_close(loaded.module()(more), model(more))
-
-
 # Two copies of the folder, where there is nothing but torch; and no warning either
-
-COPIES = """
-import gc, sys
-sys.modules.update(helpers=None, cupy=None, ziglang=None)  # not to be imported
-import torch, one, other
-from one import benchmark, cuda
-x = torch.ones(1, 1, 2, 2)
-w = torch.ones(1, 1, 1, 1, 2, 2)
-def slope(copy):
-    return torch.func.grad(lambda x: copy.involution2d(x, w).sum())(x).sum().item()
-print(slope(one), slope(other), *one.backend(), sep="|")
-for name in [n for n in sys.modules if n.split(".")[0] == "one"]:
-    del sys.modules[name]
-del one, benchmark, cuda
-gc.collect()
-print(slope(other))
-"""
-
-
-def test_two_copies_in_one_process(tmp_path):
-    for name in ("one", "other"):
-        shutil.copytree(
-            FOLDER, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__")
-        )
-    environment = {"PATH": "", "PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)}
-    environment |= {k: v for k, v in os.environ.items() if k.startswith(("OMP", "MKL"))}
-    command = [sys.executable, "-W", "error", "-c", COPIES]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    both, after = done.stdout.splitlines()
-    assert both.startswith("4.0|4.0|plain|no C++ compiler was found") and after == "4.0"
