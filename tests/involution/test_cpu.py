@@ -138,3 +138,9 @@ print(status("VmHWM") - before - sum(r.nbytes for r in results))
     )
     assert done.returncode == 0, done.stderr
     assert abs(int(done.stdout)) < 2**24  # 16 MB, a quarter of the input
+
+
+def test_a_window_of_more_than_four_megabytes_is_left_to_plain_pytorch():
+    geometry = make_geometry(1, 2, 1, (9, 20), (3, 3), (2, 3), (999, 999), (999, 999))
+    case = random_tensors(geometry)
+    assert same_bits(results(geometry, case), results(geometry, case, plain))

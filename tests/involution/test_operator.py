@@ -1,7 +1,5 @@
 """The operator of involution under every transformation."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -12,11 +10,11 @@ from tests.involution.reference import (
     images_channels_last,
     make_geometry,
     random_tensors,
+    transposed,
     window,
 )
 
 ops = torch.ops.extending_pytorch
-FOLDER = Path(operator.__file__).parent
 
 
 def calls(geometry, input, weight, grad_output):
@@ -82,7 +80,7 @@ def test_opcheck(dtype):
         for layout in (
             lambda t: t,
             images_channels_last,
-            lambda t: t.mT.contiguous().mT,
+            transposed,
         ):
             tensors = [layout(t).detach().requires_grad_() for t in case]
             for op, arguments in calls(geometry, *tensors).items():
