@@ -72,22 +72,3 @@ def test_module_is_a_twin_of_nn_linear(sizes, bias, dtype):
     ours, theirs = twins(*sizes, bias=bias, dtype=dtype)
     assert_twins(ours, theirs, random(2, 4, sizes[0], dtype=dtype))
     assert repr(ours) == repr(theirs)
-
-
-def test_module_with_empty_sizes():
-    with pytest.warns(UserWarning, match="zero-element"):
-        ours, theirs = twins(0, 3)
-    assert_twins(ours, theirs, random(4, 0, dtype=torch.float32))
-    assert torch.equal(ours.bias, torch.zeros(3))
-
-
-def test_meta_device():
-    module = Linear(3, 5, device="meta")
-    assert module(torch.empty(2, 3, device="meta")).shape == (2, 5)
-
-
-def test_parametrized():
-    ours, theirs = twins(3, 5, dtype=torch.float64)
-    for module in (ours, theirs):
-        torch.nn.utils.parametrizations.weight_norm(module)
-    assert_twins(ours, theirs, random(4, 3))
