@@ -117,7 +117,7 @@ def test_the_wheel_holds_the_library_and_says_so(tmp_path):
     info = f"{NAME}-0.1.0.dist-info"
     meta = ("METADATA", "RECORD", "WHEEL", "licenses/LICENSE", "top_level.txt")
     (library,) = (name for name in files if name.startswith(f"{NAME}/_cpu."))
-    ours = {f"{NAME}/{name}" for name in ("__init__.py", "operator.py")}
+    ours = {f"{NAME}/{name}" for name in ("__init__.py", "operator.py", "py.typed")}
     assert files.keys() == ours | {library} | {f"{info}/{name}" for name in meta}
     assert b"Root-Is-Purelib: false" in files[f"{info}/WHEEL"]
     described = files[f"{info}/METADATA"].decode()
@@ -129,36 +129,45 @@ def test_the_wheel_holds_the_library_and_says_so(tmp_path):
 def test_where_there_is_no_compiler_it_is_for_every_system(tmp_path):
     wheel = build_wheel(make(NAME, tmp_path), compiled=False)
     assert wheel.name == f"{NAME}-0.1.0-py3-none-any.whl"
-    assert sum(name.startswith(f"{NAME}/") for name in in_wheel(wheel)) == 2
+    assert sum(name.startswith(f"{NAME}/") for name in in_wheel(wheel)) == 3
+
+
+NVCC = """#!/bin/sh
+case $1 in
+    --list-gpu-arch) echo compute_75 compute_90 compute_91 ;;
+    -v) printf '#$ TOP=%s/bin/..\\n' FOLDER >&2 ;;
+esac
+"""
 
 
 @pytest.mark.skipif(
     sys.platform == "win32", reason="the stand-in for nvcc is a shell script"
 )
 def test_without_a_gpu_it_is_built_for_those_that_nvcc_knows(tmp_path, monkeypatch):
-    nvcc = tmp_path / "bin" / "nvcc"
-    nvcc.parent.mkdir()
-    nvcc.write_text(
-        "#!/bin/sh\ntest $1 = --list-gpu-arch && echo compute_75 compute_90 compute_91"
-    )
-    nvcc.chmod(0o755)
-    monkeypatch.setattr(cpp_extension, "CUDA_HOME", str(tmp_path))
+    """And nvcc, a script outside of its toolkit, says where that is."""
+    toolkit, elsewhere = tmp_path / "cuda" / "bin" / "nvcc", tmp_path / "bin" / "nvcc"
+    for nvcc in (toolkit, elsewhere):
+        nvcc.parent.mkdir(parents=True)
+        nvcc.write_text(NVCC.replace("FOLDER", str(tmp_path / "cuda")))
+        nvcc.chmod(0o755)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.utils, "cpp_extension", cpp_extension)
     monkeypatch.setenv("CXX", "sh")  # which is not run
-    monkeypatch.delenv("USE_CUDA", raising=False)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{elsewhere.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0")
+    for name in ("USE_CUDA", "CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
     for expected in ("8.0", "7.5;9.0+PTX"):
-        with patch("setuptools.setup") as setup:
+        monkeypatch.delitem(sys.modules, "torch.utils.cpp_extension")
+        with patch("setuptools.setup") as setup, patch.dict(os.environ):
             runpy.run_path(str(PROJECT / "setup.py"))
-        built = [extension.name for extension in setup.call_args.kwargs["ext_modules"]]
-        assert built == ["my_package._cpu", "my_package._cuda"]
-        assert os.environ["TORCH_CUDA_ARCH_LIST"] == expected
-        monkeypatch.delenv("TORCH_CUDA_ARCH_LIST")
-    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", expected)
-    flags = cpp_extension._get_cuda_arch_flags()
-    assert len(flags) == 3 and "-gencode=arch=compute_90,code=compute_90" in flags
+            assert os.environ["TORCH_CUDA_ARCH_LIST"] == expected
+        built = setup.call_args.kwargs["ext_modules"]
+        assert [e.name for e in built] == ["my_package._cpu", "my_package._cuda"]
+        assert str(tmp_path / "cuda" / "include") in built[1].include_dirs
+        monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
 
 
 # Its tests: packages that are broken in one place, and those of their tests that notice
