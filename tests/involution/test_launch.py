@@ -196,23 +196,3 @@ def test_as_many_pixels_a_thread_as_are_aligned_in_all_rows(
         # No copy.
         assert list(arguments.values())[which].data_ptr() == tensors[which].data_ptr()
         assert_close(result, expected, torch.float16)
-
-
-# Channels split over threads
-
-
-@needs_compiler
-@pytest.mark.parametrize("layout", [torch.Tensor.contiguous, channels_last])
-@each_dtype
-def test_parts_are_summed_as_the_kernels_sum(dtype, layout):
-    geometry = make_geometry(2, 64, 2, (4, 5), (3, 2), padding=(1, 1))
-    first, second = map(layout, random_operands("grad_weight", geometry, dtype))
-    result, (_, _, _, arguments, _) = launched(
-        "grad_weight", first, second, geometry, on_cpu
-    )
-    assert arguments["s"].groups == 2 * 2
-    expected = plain.grad_weight(first, second, geometry)
-    rounding = {torch.float64: 1e-13, torch.float32: 1e-5}.get(
-        dtype, torch.finfo(dtype).eps
-    )
-    torch.testing.assert_close(result, expected, rtol=rounding, atol=rounding)

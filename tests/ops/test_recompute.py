@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import grad, gradcheck, gradgradcheck
-from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 from helpers.doctor import examine
@@ -121,11 +120,6 @@ def solved(layer, x):
     return fixed_point(step, torch.zeros_like(x), layer(x), tol=1e-14)
 
 
-def on_the_cpu(layer, x):
-    with save_on_cpu():
-        return layer(x).sin()
-
-
 def encoder():
     return nn.TransformerEncoderLayer(6, 2, 8, batch_first=True).double()
 
@@ -133,14 +127,9 @@ def encoder():
 modules = {
     "layers": lambda: training_layers(torch.float64),
     "attention": encoder,
-    "weight norm": lambda: nn.utils.parametrizations.weight_norm(linear()),
-    "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(linear()),
-    "used twice": lambda: Around(lambda layer, x: layer(layer(x).sin())),
     "in place": lambda: Around(lambda layer, x: nn.functional.relu_(layer(x)) * x),
     "fixed point": lambda: Around(solved),
     "recomputed": lambda: Around(recompute),
-    "checkpointed": lambda: Around(checkpointed),
-    "saved on the CPU": lambda: Around(on_the_cpu),
 }
 
 
