@@ -29,6 +29,13 @@ def test_a_third_derivative_agrees():
     torch.testing.assert_close(ours, third(lambda *t: by_pytorch(*t, is_causal=True)))
 
 
+def test_a_second_derivative_that_is_zero():
+    """The gradient of value does not depend on value."""
+    query, key, value = random(3, 2).detach(), random(4, 2).detach(), random(4, 2)
+    (slope,) = grad(attention(query, key, value).sum(), value, create_graph=True)
+    assert grad(slope.sum(), value)[0].eq(0).all()
+
+
 def test_a_query_that_sees_no_key_gets_and_sends_zeros():
     tensors = [random(3, 2, seed=k) for k in range(3)]
     sees = torch.tensor(
