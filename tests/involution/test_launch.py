@@ -1,6 +1,4 @@
-"""Which CUDA kernel is launched for which sizes and strides, and what of them is
-copied.
-"""
+"""Which CUDA kernel is launched for which sizes and strides, and that it is right."""
 
 import pytest
 import torch
