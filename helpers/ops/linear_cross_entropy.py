@@ -465,9 +465,14 @@ def linear_cross_entropy(
     Raises TypeError or ValueError for arguments that do not fit. Targets are looked up
     on the CPU only; one out of range on a CUDA device fails an assertion in a kernel.
     """
-    of_rows = {} if row_weight is None else {"row_weight": row_weight}
-    of_classes = {"linear_bias": linear_bias, "weight": weight}
-    _check_tensors(input, linear_weight, target, of_classes, of_rows)
+    _check_tensors(
+        input,
+        linear_weight,
+        target,
+        linear_bias=linear_bias,
+        weight=weight,
+        row_weight=row_weight,
+    )
     _check_options(
         reduction,
         ignore_index,
@@ -558,10 +563,9 @@ def _loss_and_predicted(args):
     return loss, predicted
 
 
-def _check_tensors(input, linear_weight, target, of_classes, of_rows):
-    of_classes = {name: t for name, t in of_classes.items() if t is not None}
+def _check_tensors(input, linear_weight, target, **others):
     tensors = {"input": input, "linear_weight": linear_weight, "target": target}
-    tensors |= of_classes | of_rows
+    tensors |= {name: t for name, t in others.items() if t is not None}
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(
@@ -587,10 +591,14 @@ def _check_tensors(input, linear_weight, target, of_classes, of_rows):
     if input.dim() == 0 or input.shape[-1] != features:
         got = tuple(input.shape)
         raise ValueError(f"input must have shape (..., {features}), got {got}")
-    shapes = dict.fromkeys(of_classes, (classes,)) | dict.fromkeys(of_rows, rows)
-    shapes["target"] = (*rows, classes) if target.is_floating_point() else rows
+    shapes = {
+        "linear_bias": (classes,),
+        "weight": (classes,),
+        "row_weight": rows,
+        "target": (*rows, classes) if target.is_floating_point() else rows,
+    }
     for name, shape in shapes.items():
-        if (got := tuple(tensors[name].shape)) != shape:
+        if name in tensors and (got := tuple(tensors[name].shape)) != shape:
             raise ValueError(f"{name} must have shape {shape}, got {got}")
 
 

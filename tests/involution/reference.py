@@ -110,6 +110,7 @@ SMALL = by_name(
         # a group.
         "even rows": (1, 8, 1, (6, 8), (3, 3), (1, 1), (1, 1)),
         "four channels a group": (1, 4, 1, (6, 6), (3, 3), (1, 1), (1, 1)),
+        "three channels a group": (1, 6, 2, (6, 5), (3, 3), (1, 1), (1, 1)),
         "eight channels a group": (2, 16, 2, (7, 5), (3, 3), (1, 1), (1, 2)),
         "two channels a group": (1, 4, 2, (8, 9), (2, 3), (2, 3), (1, 2), (1, 2)),
     }
@@ -154,6 +155,10 @@ def with_gaps(tensor):
     A row that is a multiple of 4 wide begins at a multiple of 4.
     """
     return F.pad(tensor, (4, 4, 1, 0, 0, 1), value=math.nan)[..., :-1, 1:, 4:-4]
+
+
+def transposed(tensor):
+    return tensor.mT.contiguous().mT
 
 
 def images_channels_last(tensor):

@@ -11,41 +11,13 @@ from helpers.lessons.cuda_on_cpu import instructions, involution
 from helpers.lessons.cuda_on_cpu.every_architecture import architectures, compile_for
 from helpers.ops.involution import benchmark, launch
 from helpers.ops.involution.geometry import KERNELS
-from tests.involution.reference import make_geometry
-from tests.needs import NO_NVRTC, needs_compiler, needs_nvdisasm, needs_nvrtc
+from tests.needs import NO_NVRTC, needs_nvrtc
 
 ARCHITECTURES = [] if NO_NVRTC else architectures()
 each_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
 
 
 # Loads, counted by the emulator. Those of forward are in chapter 15.
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    "kernel, dtype, size, expected",
-    [
-        # one pixel a thread: each weight is loaded once for all 16 channels
-        ("grad_input", torch.float32, 9, {"grad_output": 49 * 16, "weight": 49}),
-        # 7 rows of 5 or 3 loads for each of 16 or 8 channels; each tap for each of 2 or
-        # 4 pixels, because the same taps of neighbours are not neighbours
-        ("grad_input", torch.float32, 16, {"grad_output": 560, "weight": 49 * 2}),
-        ("grad_input", torch.float16, 16, {"grad_output": 168, "weight": 49 * 4}),
-        # a grad_output is loaded once for a row of 7 taps; 7, 5 or 3 loads for each of
-        # 16 channels
-        ("grad_weight", torch.float32, 9, {"input": 7 * 16, "grad_output": 16}),
-        ("grad_weight", torch.float32, 16, {"input": 80, "grad_output": 16}),
-        ("grad_weight", torch.float16, 16, {"input": 48, "grad_output": 16}),
-    ],
-    ids=str,
-)
-def test_a_load_serves_channels_pixels_and_taps(
-    kernel, dtype, size, expected, monkeypatch
-):
-    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
-    monkeypatch.setattr(launch, "SUM_BYTES", 32 * dtype.itemsize)
-    geometry = make_geometry(1, 16, 1, (size, size), (7, 7), padding=(3, 3))
-    assert involution.reads(kernel, geometry, fast=True, dtype=dtype) == expected
 
 
 # Registers
@@ -90,37 +62,6 @@ def test_every_fast_kernel_compiles_and_spills_nothing(architecture):
 
 
 # Instructions, counted in machine code
-
-
-@needs_nvdisasm
-@pytest.mark.parametrize("architecture", [80, 90, 120])
-def test_few_instructions_per_multiply_add_at_the_sizes_of_the_benchmark(architecture):
-    at_most = {  # where a thread owns 8 elements, 8, 4 and 2
-        "forward": (2.3, 2.3, 2.8, 4.9),
-        "grad_input": (3.3, 3.3, 3.8, 5.5),
-        "grad_weight": (3.1, 3.1, 3.1, 3.1),
-    }
-    for number, shape in enumerate(benchmark.SHAPES):
-        for pack in (1, 4):
-            geometry = benchmark.geometry_of(*shape)
-            names = [
-                launch.fast_kernel_name(k, torch.float32, geometry, pack)
-                for k in KERNELS
-            ]
-            counts = instructions.count(architecture, launch.FAST_SOURCE, names)
-            for kernel, name in zip(KERNELS, names, strict=True):
-                count, most = (
-                    counts[name],
-                    at_most[kernel][number] if pack == 1 else 3.6,
-                )
-                assert 1 < count.per_multiply_add <= most, (shape, name)
-                if (
-                    pack == 1 and kernel != "grad_weight"
-                ):  # 7 rows of taps, and what is around them
-                    whole = (7 * count.instructions + count.outside) / (
-                        7 * count.multiply_adds
-                    )
-                    assert whole <= 1.5 * most, (shape, name)
 
 
 # 31 loads of 8 bytes under way keep the L1 cache of an H100 busy for 250 cycles; see

@@ -1,35 +1,30 @@
-"""The CUDA sources, executed on the CPU thread by thread; and on a GPU."""
+"""The CUDA sources, executed on the CPU thread by thread.
 
-import itertools
+On a GPU, `python -m helpers.ops.involution.first_gpu_run` tries them.
+"""
+
 from functools import partial
 
 import pytest
 import torch
 
 from helpers.lessons.cuda_on_cpu import emulator, involution
-from helpers.ops.involution import benchmark, cuda, involution2d, launch, plain
+from helpers.ops.involution import launch
 from helpers.ops.involution.geometry import KERNELS, operands
 from tests.involution.reference import (
     JUDGES,
     SMALL,
     assert_close,
     case_and_loops,
-    channels_last,
-    channels_last_with_gaps,
     each_dtype,
     each_kernel,
     make_geometry,
     random_cases,
     random_geometries,
     random_operands,
-    random_tensors,
     sizes_of,
-    with_gaps,
 )
 from tests.needs import needs_compiler
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-
 
 # Executed on the CPU
 
@@ -107,70 +102,3 @@ def test_more_than_two_to_the_31_elements(kernel):
     assert result.numel() > 2**31 and result.view(-1)[-64:].eq(4).all()
     with pytest.raises(emulator.KernelError):
         run(index="int")
-
-
-# The launch through CuPy
-
-
-@each_kernel
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("layout", [torch.Tensor.contiguous, channels_last])
-def test_whatever_the_offset_the_kernels_are_compiled_together(layout, dtype, kernel):
-    """So what ran at one offset compiles nothing at another, inside a CUDA graph's
-    capture, say.
-    """
-    geometry = benchmark.geometry_of(8, 64, 56)
-    sizes = operands(kernel, *sizes_of(geometry))
-    plans = []
-    for offsets in itertools.product(range(8), repeat=2):
-        tensors = []
-        for size, offset in zip(sizes, offsets, strict=True):
-            laid = layout(torch.empty(size, dtype=dtype, device="meta"))
-            memory = torch.empty(laid.numel() + 8, dtype=dtype, device="meta")
-            tensors.append(memory.as_strided(size, laid.stride(), offset))
-        plans.append(launch.plan(kernel, *tensors, geometry, fast=True))
-    assert len({plan.name for plan in plans}) > 1
-    assert len({plan.names for plan in plans}) == 1
-    assert {plan.name for plan in plans} <= set(plans[0].names)
-
-
-# With a GPU
-
-
-@needs_gpu
-@each_kernel
-@each_dtype
-def test_device_agrees_with_cpu(dtype, kernel):
-    for seed, geometry in enumerate(random_geometries(50, seed=str(dtype))):
-        case = random_tensors(geometry, dtype, seed)
-        expected = getattr(plain, kernel)(*operands(kernel, *case), geometry)
-        on_device = operands(kernel, *(t.cuda() for t in case))
-        for options in ({"index": "int"}, {"index": "long long"}, {"fast": True}):
-            actual = launch.launch(kernel, *on_device, geometry, cuda._run, **options)
-            assert_close(actual, expected, dtype)
-        for layout in (with_gaps, channels_last, channels_last_with_gaps):
-            actual = getattr(cuda, kernel)(*map(layout, on_device), geometry)
-            assert_close(actual, expected, dtype)
-
-
-@needs_gpu
-def test_any_stream_and_a_cuda_graph():
-    input = torch.randn(2, 16, 9, 9, device="cuda")
-    weight = torch.randn(2, 1, 3, 3, 9, 9, device="cuda")
-    expected = involution2d(input, weight, padding=1)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        # The stream is busy: a launch elsewhere would be too early.
-        torch.cuda._sleep(10**8)
-        other = involution2d(2 * input, weight, padding=1)
-    stream.synchronize()
-    torch.testing.assert_close(other, 2 * expected)
-
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = involution2d(input, weight, padding=1)
-    input.mul_(3)
-    graph.replay()
-    torch.cuda.synchronize()
-    torch.testing.assert_close(captured, 3 * expected)

@@ -1,14 +1,11 @@
-"""Which CUDA kernel is launched for which sizes and strides, and what of them is
-copied.
-"""
-
-import math
+"""Which CUDA kernel is launched for which sizes and strides, and that it is right."""
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from helpers.lessons.cuda_on_cpu import emulator, involution
-from helpers.ops.involution import benchmark, launch, plain
+from helpers.lessons.cuda_on_cpu import involution
+from helpers.ops.involution import launch, plain
 from helpers.ops.involution.geometry import KERNELS, operands
 from tests.involution.reference import (
     SMALL,
@@ -22,6 +19,7 @@ from tests.involution.reference import (
     random_operands,
     random_tensors,
     sizes_of,
+    transposed,
     with_gaps,
 )
 from tests.needs import needs_compiler
@@ -72,74 +70,6 @@ def template(name):
 # Sizes
 
 
-@pytest.mark.parametrize(
-    "dtype, owned",
-    [
-        (torch.float32, [(4, 2), (4, 2), (2, 2), (2, 1)]),
-        (torch.float16, [(4, 4), (2, 4), (2, 2), (2, 1)]),
-        (torch.float64, [(4, 1), (4, 1), (4, 1), (2, 1)]),
-    ],
-    ids=str,
-)
-def test_as_many_channels_and_pixels_a_thread_as_leave_enough_threads(dtype, owned):
-    for (batch, all_channels, size), each in zip(benchmark.SHAPES, owned, strict=True):
-        threads = batch * all_channels * size**2 // math.prod(each)
-        for kernel in ("forward", "grad_input"):
-            name, grid, block = chosen(
-                kernel, benchmark.geometry_of(batch, all_channels, size), dtype
-            )
-            pad = 3 % each[1]
-            template = launch.TYPES[dtype], *each, pad, 1, 7, 7, 1, 1, 1, 1
-            assert (
-                name == f"involution2d_{kernel}_fast<{', '.join(map(str, template))}>"
-            )
-            assert (grid, block) == ((-(-threads // 128),), (128, 1))
-            assert threads >= 2**16
-    small = chosen("grad_input", benchmark.geometry_of(1, 64, 7))[0]
-    assert small == "involution2d_grad_input_fast<float, 1, 1, 0, 1, 7, 7, 1, 1, 1, 1>"
-    odd = make_geometry(8, 44, 2, (56, 56), (3, 3), padding=(1, 1))  # 22 a group
-    assert chosen("forward", odd)[0].startswith("involution2d_forward_fast<float, 2, ")
-
-
-@pytest.mark.parametrize(
-    "kernel_size, stride, dilation, expected",
-    [
-        (3, 1, 1, (4, 4, 4)),
-        (1, 1, 1, (4, 4, 4)),
-        (7, 1, 4, (4, 4, 4)),
-        (7, 1, 5, (1, 1, 1)),  # 34 columns would be brought for 28 taps, or 32 for 14
-        (
-            7,
-            2,
-            1,
-            (4, 1, 4),
-        ),  # the gradient of a pixel has other taps than that of its neighbour
-        (7, 7, 1, (4, 1, 4)),
-        (7, 8, 1, (1, 1, 1)),
-    ],
-)
-def test_several_pixels_a_thread_where_they_save_loads(
-    kernel_size, stride, dilation, expected
-):
-    padding = dilation * (kernel_size - 1) // 2
-    width = 56 * stride
-    geometry = make_geometry(
-        8,
-        64,
-        4,
-        (56, width),
-        (3, kernel_size),
-        (1, stride),
-        (1, padding),
-        (1, dilation),
-    )
-    assert geometry.out_width == 56
-    assert (
-        tuple(launch.pixels_per_thread(kernel, geometry, 4) for kernel in KERNELS)
-        == expected
-    )
-
-
 def test_the_readable_kernels_are_for_the_rest():
     def row(width, kernel=1, stride=1, padding=0, dilation=1):
         pairs = (1, stride), (0, padding), (1, dilation)
@@ -183,96 +113,23 @@ def test_more_blocks_than_a_grid_holds_are_refused():
         chosen("forward", geometry)
 
 
-@needs_compiler
-@each_kernel
-def test_the_most_elements_that_an_int_counts(kernel, monkeypatch):
-    # The memory is reserved, not used: only the last block runs.
-    monkeypatch.setattr(launch, "CHANNELS", (2, 1))
-    width, many = 2**15, (2**31 - 2**20) // 2**15 - 2
-    if kernel == "grad_weight":  # many rows of one tap
-        geometry = make_geometry(1, 1, 1, (many, width), (many, 1))
-    else:
-        geometry = make_geometry(1, many, 1, (1, width), (1, 1))
-    case = (torch.empty(size, dtype=torch.float16) for size in sizes_of(geometry))
-    case = operands(kernel, *case)
-    for tensor in case:
-        tensor.view(-1)[:40000] = 2
-        tensor.view(-1)[-80000:] = 2
-
-    def run_the_last_block(plan, tensors):
-        assert "_fast" in plan.name
-        arguments, blocks = (
-            plan.arguments(tensors),
-            range(plan.grid[0] - 1, plan.grid[0]),
-        )
-        launched = launch.FAST_SOURCE, plan.name, plan.grid, plan.block
-        emulator.run(*launched, arguments, blocks=blocks)
-
-    result = launch.launch(kernel, *case, geometry, run_the_last_block, fast=True)
-    assert result.numel() > 2**31 - 2**21
-    assert result.view(-1)[-64:].eq(4).all()
-
-
 # Strides
-
-
-def addresses(*tensors):
-    return [tensor.data_ptr() for tensor in tensors]
 
 
 @needs_compiler
 @each_kernel
 @each_dtype
-@pytest.mark.parametrize("channels", ["two", "eight"])
-def test_any_layout_gives_what_loops_give_and_is_read_as_it_lies(
-    channels, dtype, kernel
-):
+@pytest.mark.parametrize("channels", ["two", "three", "eight"])
+def test_any_layout_gives_what_loops_give(channels, dtype, kernel):
     geometry = SMALL[f"{channels} channels a group"]
     case, expected = case_and_loops(geometry, dtype)
-    for layout in (with_gaps, channels_last, channels_last_with_gaps):
+    for layout in (with_gaps, channels_last, channels_last_with_gaps, transposed):
         first, second = map(layout, operands(kernel, *case))
-        result, (name, _, _, arguments, _) = launched(
-            kernel, first, second, geometry, on_cpu
-        )
+        result, _ = launched(kernel, first, second, geometry, on_cpu)
         assert_close(result, expected[kernel], dtype)
-        lines = list(arguments.values())[:3]
-        assert addresses(*lines) == addresses(first, second, result)
-        packed = min(16 // dtype.itemsize, {"two": 2, "eight": 8}[channels])
-        assert template(name)[-7] == (1 if layout is with_gaps else packed)
         last = layout is channels_last and kernel != "grad_weight"
         memory_format = torch.channels_last if last else torch.contiguous_format
         assert result.is_contiguous(memory_format=memory_format)
-
-
-@needs_compiler
-def test_what_is_copied():
-    geometry = SMALL["four channels a group"]
-    input, weight, grad_output = random_tensors(geometry)
-    transposed = input.mT.contiguous().mT
-    last, odd = (
-        channels_last(input),
-        channels_last(torch.cat([input, input], 1))[:, 3:7],
-    )
-    expanded = grad_output[..., :1, :1].expand_as(grad_output)
-    few = geometry._replace(channels=3)
-    for kernel, first, second, case, copied in (
-        ("forward", transposed, weight, geometry, [0]),
-        ("forward", odd, weight, geometry, [0]),  # no load brings 4 of its channels
-        ("forward", input, weight.mT.contiguous().mT, geometry, []),
-        ("forward", last, weight[:1].expand_as(weight), geometry, []),
-        ("forward", last[:, :3], weight, few, [0]),
-        ("grad_input", expanded, weight, geometry, [0]),
-        ("grad_weight", expanded, input, geometry, []),
-        ("grad_weight", channels_last(grad_output), input, geometry, []),
-        ("grad_weight", grad_output, last, geometry, [1]),
-        ("grad_weight", transposed, last, geometry, [1]),
-    ):
-        result, (_, _, _, arguments, _) = launched(kernel, first, second, case, on_cpu)
-        pairs = zip(list(arguments.values())[:2], (first, second), strict=True)
-        assert [
-            i for i, (a, b) in enumerate(pairs) if a.data_ptr() != b.data_ptr()
-        ] == copied
-        assert_close(result, getattr(plain, kernel)(first, second, case), torch.float32)
 
 
 def test_strides_that_lead_further_than_an_int_counts():
@@ -327,55 +184,8 @@ def test_as_many_pixels_a_thread_as_are_aligned_in_all_rows(
     expected = getattr(plain, kernel)(*case, geometry)
     for which in range(2):
         tensors = list(case)
-        memory = torch.nn.functional.pad(
-            case[which], (before, row - 8 - before), value=torch.nan
-        )
+        memory = F.pad(case[which], (before, row - 8 - before), value=torch.nan)
         tensors[which] = memory[..., before : before + 8]
-        result, (name, _, _, arguments, _) = launched(
-            kernel, *tensors, geometry, on_cpu
-        )
+        result, (name, *_) = launched(kernel, *tensors, geometry, on_cpu)
         assert template(name)[kernel != "grad_weight"] == pixels
-        # No copy.
-        assert list(arguments.values())[which].data_ptr() == tensors[which].data_ptr()
         assert_close(result, expected, torch.float16)
-
-
-# Channels split over threads
-
-
-def test_the_channels_of_few_and_large_groups_are_split():
-    def split(batch, channels, groups, size, dtype=torch.float32):
-        geometry = benchmark.geometry_of(batch, channels, size)._replace(groups=groups)
-        case = without_memory("grad_weight", geometry, dtype)
-        result, (name, grid, _, arguments, _) = launched("grad_weight", *case, geometry)
-        assert result.dtype == dtype and result.shape == geometry.weight_size
-        threads = batch * arguments["s"].groups * 7 * size**2 // template(name)[0]
-        assert grid == (-(-threads // 128),)
-        return arguments["s"].groups // groups, name.split("<")[1].split(",")[0]
-
-    for shape in benchmark.SHAPES:
-        assert split(shape[0], shape[1], shape[1] // 16, shape[2]) == (1, "float")
-    assert split(8, 512, 1, 7) == (32, "float")  # 87,808 threads
-    assert split(8, 512, 1, 7, torch.float16) == (32, "float")
-    assert split(8, 512, 1, 7, torch.float64) == (32, "double")
-    assert split(1, 16, 1, 7) == (1, "float")
-    assert split(1, 48, 1, 7) == (1, "float")
-    assert split(1, 64, 1, 7) == (4, "float")
-    assert split(8, 512, 1, 56) == (1, "float")
-
-
-@needs_compiler
-@pytest.mark.parametrize("layout", [torch.Tensor.contiguous, channels_last])
-@each_dtype
-def test_parts_are_summed_as_the_kernels_sum(dtype, layout):
-    geometry = make_geometry(2, 64, 2, (4, 5), (3, 2), padding=(1, 1))
-    first, second = map(layout, random_operands("grad_weight", geometry, dtype))
-    result, (_, _, _, arguments, _) = launched(
-        "grad_weight", first, second, geometry, on_cpu
-    )
-    assert arguments["s"].groups == 2 * 2
-    expected = plain.grad_weight(first, second, geometry)
-    rounding = {torch.float64: 1e-13, torch.float32: 1e-5}.get(
-        dtype, torch.finfo(dtype).eps
-    )
-    torch.testing.assert_close(result, expected, rtol=rounding, atol=rounding)

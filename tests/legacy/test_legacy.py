@@ -9,9 +9,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.autograd import gradgradcheck
-from torch.utils.checkpoint import checkpoint
 
-from helpers.ops import exp as modern
 from helpers.ops.legacy import Function, InplaceFunction, Variable
 
 
@@ -192,22 +190,11 @@ SAME = {
     "old methods, applied": (Max.apply, lambda x: x.max(1), MATRIX),
     "backward inside": (lambda x: Recomputes()(x), torch.sin, MATRIX),
     "in place": (lambda x: Clamp()(x).sum(), lambda x: x.clamp(max=0).sum(), MATRIX),
-    "both generations": (
-        lambda x: Square()(modern.exp(Exp()(x) * 0.1)).sin(),
-        lambda x: (torch.exp(x.exp() * 0.1) ** 2).sin(),
-        MATRIX,
-    ),
-    "checkpoint": (
-        lambda x: checkpoint(lambda x: Exp()(x * 2), x, use_reentrant=False),
-        lambda x: torch.exp(2 * x),
-        MATRIX,
-    ),
     "a gradient squeezed": (
         made(lambda self, x: x * 2, lambda self, grad: (grad * 2).squeeze()),
         lambda x: x * 2,
         ((3, 1),),
     ),
-    "an empty batch": (lambda *t: Linear()(*t), F.linear, ((0, 3), (5, 3))),
 }
 
 
@@ -397,22 +384,14 @@ class Keeps(Square):
         return self.output
 
 
-@pytest.mark.parametrize("make", [Keeps, SinCos, lambda: ReLU(inplace=True), Max])
 @pytest.mark.parametrize("run_backward", [False, True])
-def test_no_reference_cycle(make, run_backward):
+def test_no_reference_cycle(run_backward):
     gc.disable()
-    function, x = make(), variable(4, 3)
-    y = function(x * 1)
-    y = y if isinstance(y, torch.Tensor) else y[0]
+    function = Keeps()
+    y = function(variable(4, 3) * 1)
     if run_backward:
         y.sum().backward()
     node, instance = weakref.ref(y.grad_fn), weakref.ref(function)
     del y, function
     gc.enable()
     assert node() is None and instance() is None
-
-
-def test_compiled_a_call_runs_between_two_graphs():
-    torch.compiler.reset()
-    for f in (lambda x: Exp()(x).sin(), lambda x: StaticSquare.apply(x, 2).sin()):
-        assert_same(torch.compile(f, backend="eager"), f, variable(3))

@@ -137,19 +137,6 @@ def test_parameters_in_f_and_calls_within_calls(around_layer, around_f):
     torch.testing.assert_close(*results, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("around", ["recompute", "checkpoint"])
-def test_a_second_derivative_through_an_f_that_is_run_again(around):
-    again, (x, weight) = arounds[around](f), arguments()
-    results = []
-    for z in (
-        fixed_point(again, torch.zeros_like(x), x, weight, tol=1e-14),
-        unrolled(x, weight),
-    ):
-        (slope,) = grad(z.sum(), x, create_graph=True)
-        results.append(grad(slope.square().sum(), (x, weight)))
-    torch.testing.assert_close(*results)
-
-
 def test_a_second_derivative_beside_the_inputs_is_refused():
     x, weight = arguments()
     z = fixed_point(lambda z, x: f(z, x, weight), torch.zeros_like(x), x)
@@ -200,21 +187,6 @@ def test_steps_are_counted():
         fixed_point(halves, torch.zeros(1), tol=2**-5, max_steps=5)
 
 
-def test_steps_within_the_rounding_are_not_questioned():
-    eps = torch.finfo(torch.float32).eps
-    for apart, ends in ((4, True), (5, False)):
-        below = torch.tensor([1 - apart * eps])
-
-        def turns(z, below=below):
-            return torch.where(z == 1, below, torch.ones(1))
-
-        if ends:
-            assert fixed_point(turns, torch.ones(1), tol=1e-5).item() == 1
-        else:
-            with pytest.raises(NotConvergedError, match="about inf is still to go"):
-                fixed_point(turns, torch.ones(1), tol=1e-5)
-
-
 def test_slow_steps_are_not_taken_for_small_errors():
     """At the rate 0.99, a hundred times the last step is still to go."""
 
@@ -231,17 +203,8 @@ def test_slow_steps_are_not_taken_for_small_errors():
         assert tol / 2 < 1 - slope.item() < 1.1 * tol
 
 
-def test_steps_that_shrink_by_turns_are_judged_by_two():
-    def turns(z):
-        return torch.stack((8 * z[1], z[0] / 16)) + 1  # two steps shrink to a half
-
-    for tol in (1e-2, 7e-3, 5e-3, 3e-3):
-        z = fixed_point(turns, torch.zeros(2, dtype=torch.float64), tol=tol)
-        assert 0 < (z - torch.tensor([18.0, 2.125])).abs().max() <= 18 * tol
-
-
-def test_a_ring_of_three_or_four_in_which_most_steps_are_tiny():
-    for size in (3, 4):
+def test_a_ring_in_which_most_steps_are_tiny():
+    for size in (2, 3, 4):
         scale = torch.full((size,), 1e-3, dtype=torch.float64)
         scale[0] = 0.9 * 1e3 ** (size - 1)
         rest = torch.eye(size, dtype=torch.float64)[0].requires_grad_()

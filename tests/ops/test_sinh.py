@@ -42,14 +42,3 @@ def test_small_and_large_numbers_keep_their_digits():
     torch.testing.assert_close(
         torch.autograd.grad(y.sum(), x)[0], torch.cosh(x), rtol=1e-14, atol=0
     )
-
-
-def test_a_hook_gets_no_none():
-    """Not even in the third derivative, in which gradients go to p and q only."""
-    x, seen = random(5), []
-    y = sinh(x)
-    y.register_hook(seen.append)
-    for _ in range(3):
-        (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-        y = slope.square()
-    assert seen and None not in seen

@@ -102,20 +102,6 @@ def test_a_step_of_ones_own_has_its_values_and_the_derivatives_of_the_other():
     torch.testing.assert_close(torch.autograd.grad(history.sum(), x)[0], x.cos())
 
 
-@pytest.mark.skipif(
-    torch.__version__ < "2.11", reason="torch 2.10 loses it, says the docstring"
-)
-@pytest.mark.parametrize("lowered", [False, True])
-def test_a_step_of_ones_own_is_trained_after_export(lowered):
-    module = torch.nn.Linear(2, 3)
-    module.forward = lambda x: by_quarters(module.weight * x).sum()
-    x = torch.tensor([0.5, 2.0])
-    program = torch.export.export(module, (x,))
-    loaded = (program.run_decompositions() if lowered else program).module()
-    loaded(x).backward()
-    torch.testing.assert_close(loaded.weight.grad, (module.weight * x).cos() * x)
-
-
 @pytest.mark.parametrize(
     ("step", "smooth", "error", "message"),
     [

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.gradcheck import GradcheckError
-from torch.func import jacrev, vmap
+from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -286,23 +286,6 @@ def test_transforms(op, use):
         torch.testing.assert_close(given, right)
 
 
-@each_op
-def test_references_are_right_in_nested_forward_mode(op):
-    """PyTorch's own operations need not be: pytorch issue 198017, which chapter 10
-    shows.
-    """
-    one = torch.ones((), dtype=torch.float64)
-    for sample in op.small:
-        _, reference, tensors = functions_of_tensors(op, sample)
-
-        def along(scale, reference=reference, tensors=tensors):
-            return reference(*(scale * t for t in tensors))
-
-        # d/dr of r · φ'(r), where φ(r) is the reference at r times the tensors
-        right = jacrev(along)(one) + jacrev(jacrev(along))(one)
-        torch.testing.assert_close(TRANSFORMS["jvp(jvp)"](reference)(*tensors), right)
-
-
 @pytest.mark.skipif(
     torch.__version__.startswith("2.10."), reason="lost there, say the docstrings"
 )
@@ -353,12 +336,6 @@ def test_all_compiled():
     torch.compiler.reset()
     f = torch.compile(every_other(together(*ours)), backend="eager", fullgraph=True)
     torch.testing.assert_close(f(scale), every_other(together(*theirs))(scale))
-
-
-def test_linearize_of_nothing_can_be_compiled():
-    """So no docstring of an operation need speak for it."""
-    with pytest.raises(torch._dynamo.exc.Unsupported):
-        compiled(TRANSFORMS["linearize"](torch.sin))(torch.ones(2))
 
 
 # Bad input

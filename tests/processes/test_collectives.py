@@ -1,7 +1,6 @@
 """The collectives in groups of 2 and of 4 real processes."""
 
 import sys
-from copy import deepcopy
 from functools import partial
 
 import pytest
@@ -130,28 +129,6 @@ def mapped_all():
 
 def test_vmap(team):
     team(mapped_all)
-
-
-def copied_in_a_group():
-    """The copy has the group, and parameters of its own."""
-    group = dist.new_group(range(dist.get_world_size()))
-    net = torch.nn.Sequential(
-        collectives.ColumnParallelLinear(3, 4, group=group),
-        collectives.RowParallelLinear(4, 2, group=group),
-    )
-    again = deepcopy(net)
-    assert again[0].group is again[1].group is group
-    x = torch.ones(2, 3)
-    assert again(x).equal(net(x))
-    again[0].weight.data.zero_()
-    assert net[0].weight.any()
-    assert (
-        not again.state_dict()["0.weight"].any() and net.state_dict()["0.weight"].any()
-    )
-
-
-def test_a_layer_is_copied_in_its_group(team):
-    team(copied_in_a_group)
 
 
 def losses_of(kind, cross_entropy, scale):

@@ -92,35 +92,6 @@ def test_the_gradients_of_one_process(team, kind):
         torch.testing.assert_close(found, expected)
 
 
-def summed_here():
-    """The gradient of one process, and that of a sum divided as chapter 19 says, under
-    DDP.
-    """
-    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    torch.manual_seed(0)
-    net, x = nn.Linear(3, 4), torch.randn(6, 3)
-    # Three of the first half count, one of the second.
-    labels = torch.tensor([0, 3, 1, -1, -1, 2])
-    nn.functional.cross_entropy(net(x), labels, ignore_index=-1).backward()
-    expected = net.weight.grad.clone()
-    net.zero_grad()
-    mine, wanted = x.chunk(size)[rank], labels.chunk(size)[rank]
-    counted = (wanted != -1).sum()
-    torch.distributed.all_reduce(counted)
-    # Without a name, it would be gone before backward.
-    parallel = DistributedDataParallel(net)
-    loss = nn.functional.cross_entropy(
-        parallel(mine), wanted, ignore_index=-1, reduction="sum"
-    )
-    (loss / counted * size).backward()
-    return expected, net.weight.grad
-
-
-def test_a_sum_divided_by_the_count_of_all_and_multiplied_by_their_number(team):
-    for expected, given in team(summed_here):
-        torch.testing.assert_close(given, expected)
-
-
 class Notes(torch.autograd.Function):
     """The identity, whose backward adds to `noted`."""
 
@@ -163,23 +134,3 @@ def noted_here(broadcast_buffers):
 def test_a_buffer_that_backward_fills(team):
     assert team(noted_here, False) == [(2.0, 3.0), (4.0, 3.0)]
     assert team(noted_here, True) == [(2.0, 2.5), (3.0, 2.5)]  # rank 1 lost its first 2
-
-
-def stepped_in_a_hook():
-    """Each process steps in a hook, after an average of its own."""
-    weight, size = nn.Parameter(torch.zeros(1)), torch.distributed.get_world_size()
-
-    def step(weight):
-        torch.distributed.all_reduce(weight.grad)
-        weight.grad /= size
-        with torch.no_grad():
-            weight -= weight.grad
-        weight.grad = None
-
-    weight.register_post_accumulate_grad_hook(step)
-    (weight * (torch.distributed.get_rank() + 1.0)).backward()
-    return weight.item()
-
-
-def test_a_step_in_a_hook_averages_by_itself(team):
-    assert team(stepped_in_a_hook) == [-1.5, -1.5]

@@ -5,13 +5,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import (
-    DTensor,
     Replicate,
     Shard,
     distribute_tensor,
     init_device_mesh,
 )
-from torch.distributed.tensor.debug import CommDebugMode
 
 from helpers.ops import collectives
 from helpers.ops.involution import dtensor, involution2d
@@ -111,13 +109,13 @@ def involution_of_dtensors():
     ways = (Shard(0), Shard(0)), (Shard(1), Replicate()), (Shard(2), Shard(1))
     for groups in (1, 2, 3):
         x, weight = random(5, 6, 2, 2), random(5, groups, 3, 3, 2, 2, seed=1)
-        expected = derivatives(x, weight, groups)
+        expected = derivatives(x, weight)
         for of_x, of_weight in zip(ways, [*ways[1:], ways[0]], strict=True):
             tensors = [
                 distribute_tensor(tensor.detach(), mesh, way).requires_grad_()
                 for tensor, way in ((x, of_x), (weight, of_weight))
             ]
-            given = derivatives(*tensors, groups)
+            given = derivatives(*tensors)
             for one, other in zip(given, expected, strict=True):
                 assert one.shape == other.shape
                 worst = max(worst, (one.full_tensor() - other).abs().max().item())
@@ -133,16 +131,9 @@ def involution_of_dtensors():
     return worst, said
 
 
-def derivatives(x, weight, groups):
-    """Of the output and, with one group, of its gradients: one of them is a sum on each
-    process.
-    """
+def derivatives(x, weight):
     output = involution2d(x, weight, padding=1)
-    first = torch.autograd.grad(
-        (output**3).sum(), (x, weight), create_graph=groups == 1
-    )
-    if groups > 1:
-        return output, *first
+    first = torch.autograd.grad((output**3).sum(), (x, weight), create_graph=True)
     second = torch.autograd.grad(sum(g.square().sum() for g in first), (x, weight))
     return output, *first, *second
 
@@ -161,44 +152,3 @@ def test_involution_of_dtensors(team):
         assert said[1].startswith(
             "input and weight must be on one mesh, got DeviceMesh("
         )
-
-
-def without_gathering():
-    """Where the three results lie, and which collectives were called, when nothing need
-    move.
-    """
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    found = []
-    for groups, way, of_weight in (
-        (2, Shard(0), Shard(0)),
-        (2, Shard(0), Replicate()),
-        (4, Shard(1), Shard(1)),
-        (1, Shard(1), Replicate()),
-    ):
-        x, weight = random(4, 4, 3, 3), random(4, groups, 3, 3, 3, 3, seed=1)
-        tensors = [
-            distribute_tensor(tensor.detach(), mesh, [w]).requires_grad_()
-            for tensor, w in ((x, way), (weight, of_weight))
-        ]
-        with CommDebugMode() as counted:
-            output = involution2d(*tensors, padding=1)
-            gradients = torch.autograd.grad(output, tensors, torch.ones_like(output))
-        found.append(
-            [str(t.placements) for t in (output, *gradients)]
-            + [counted.get_total_counts()]
-        )
-    return found
-
-
-@needs_dtensor
-def test_involution_of_dtensors_moves_nothing(team):
-    cut = "(Shard(dim={}),)"
-    for found in team(without_gathering):
-        samples, one_cut, groups, channels = found
-        assert samples == one_cut == [cut.format(0)] * 3 + [0]
-        assert groups == [cut.format(1)] * 3 + [0]
-        assert channels == [cut.format(1)] * 2 + ["(Partial(sum),)", 0]
-
-
-def full(tensor):
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -51,7 +51,7 @@ Sources: Shoeybi et al., Megatron-LM, https://arxiv.org/abs/1909.08053, section 
 (`copy` is its f, `all_reduce` its g);
 https://docs.pytorch.org/docs/2.15/distributed.html
 
-Needs torch 2.10 or later. Private: `torch._C._functorch.is_legacy_batchedtensor`.
+Needs torch 2.10 or later.
 
 >>> import torch
 >>> import torch.distributed as dist

@@ -30,12 +30,6 @@ class Collective(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        compiling = torch.compiler.is_compiling()  # which does not know what follows
-        if not compiling and torch._C._functorch.is_legacy_batchedtensor(grad_output):
-            raise RuntimeError(
-                "the backward of a collective does not work with is_grads_batched or "
-                "vectorize=True; use torch.vmap over torch.autograd.grad"
-            )
         return Collective.apply(grad_output, ctx.back, ctx.there), None, None
 
     @staticmethod

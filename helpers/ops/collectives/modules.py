@@ -1,6 +1,5 @@
 """Linear layers that are cut across processes."""
 
-import copy
 from functools import partial
 
 import torch
@@ -63,13 +62,6 @@ class _ParallelLinear(torch.nn.Module):
             )
         agree(self.call, input, self.group, self.check, problem, free=free)
 
-    def __deepcopy__(self, memo):
-        """A copy in the same group: a group of processes cannot be copied."""
-        memo[id(self.group)] = self.group
-        memo[id(self)] = copied = type(self).__new__(type(self))
-        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return copied
-
     def extra_repr(self):
         bias = self.bias is not None
         return (
@@ -112,8 +104,8 @@ class ColumnParallelLinear(_ParallelLinear):
     `nn.Linear`; and `state_dict` gives and `load_state_dict` takes those of the whole
     layer. Call `state_dict` on every process: it gathers.
 
-    A deep copy works in the same group. Raises TypeError or ValueError for sizes that
-    are no integers or negative.
+    Raises TypeError or ValueError for sizes that are no integers or negative.
+    Not supported: a deep copy of a layer with a `group` of its own.
 
     The loss is meant to be the same on every process ("replicated").
     """

@@ -86,7 +86,6 @@ def plan_constants(kernel, dtype, geometry, block):
         grid=(-(-math.prod(size) // block),),
         block=(block, 1),
         copied=(True, True),
-        parts=1,
         size=size,
         memory_format=torch.contiguous_format,
         arrays=ARRAYS[kernel],

@@ -17,7 +17,6 @@ for any number of threads.
 import ctypes
 import os
 import shutil
-import threading
 import warnings
 from functools import partial
 from pathlib import Path
@@ -46,39 +45,23 @@ MACHINES = (
 
 WINDOW_TOO_LARGE = 2  # what the library returns then
 
-_lock = threading.Lock()
 _library = None  # not yet looked for, then the function, or False
 _reason = ""
-
-
-def _after_fork():
-    global _lock
-    _lock = threading.Lock()  # a thread that held it, to build, is not in the child
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def available():
     """Whether the kernels are ready. The first call builds or finds them."""
     global _library, _reason
     if _library is None:
-        with _lock:
-            if _library is None:
-                try:
-                    _library, _reason = build()
-                except CompilerNotFoundError as error:
-                    _library, _reason = False, str(error)
-                except (BuildError, OSError) as error:
-                    _library, _reason = (
-                        False,
-                        f"the C++ kernels were not built: {error}",
-                    )
-                    warnings.warn(
-                        f"{_reason}\ninvolution2d runs in plain PyTorch instead",
-                        stacklevel=2,
-                    )
+        try:
+            _library, _reason = build()
+        except CompilerNotFoundError as error:
+            _library, _reason = False, str(error)
+        except (BuildError, OSError) as error:
+            _library, _reason = False, f"the C++ kernels were not built: {error}"
+            warnings.warn(
+                f"{_reason}\ninvolution2d runs in plain PyTorch instead", stacklevel=2
+            )
     return bool(_library)
 
 

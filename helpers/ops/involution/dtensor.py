@@ -1,10 +1,9 @@
 """Involution of `DTensor`s, whose parts lie on several processes.
 
 Samples do not meet, nor do groups of channels. So tensors that are cut along one of the
-two are filtered where they are, and so are the channels of a single group, whose
-kernels every process has. Whatever else arrives is gathered first. (Rows of an image
-need their neighbours: exchange halos, then filter local tensors with padding in the
-other direction only.)
+two are filtered where they are. Whatever else arrives is gathered first. (Rows of an
+image need their neighbours: exchange halos, then filter local tensors with padding in
+the other direction only.)
 
 Registered when this is imported after `torch.distributed.tensor`, or by `register()`.
 That module's own `register_sharding` says how an operator's tensors are cut, but passes
@@ -22,7 +21,7 @@ from functools import partial
 
 import torch
 
-from .geometry import ARRAYS, check_operator, part, result_format
+from .geometry import ARRAYS, check_operator, result_format
 from .operator import NAMESPACE, OPERATORS
 
 
@@ -66,14 +65,13 @@ def _on_parts(kernel, cls, op, types, args, kwargs=None):
     geometry = check_operator(kernel, *args)
     groups, placements = geometry.groups, []
     for dim, cut in enumerate(zip(first.placements, second.placements, strict=True)):
-        ways, parts = _ways(kernel, cut, groups, mesh.size(dim))
+        placement, parts = _way(cut, groups, mesh.size(dim))
         groups //= parts
-        placements.append(ways)
-    ours, theirs, made = zip(*placements, strict=True)
+        placements.append(placement)
     if kernel == "grad_weight":
         arguments[0] = groups
-    first = first.redistribute(placements=ours).to_local()
-    second = second.redistribute(placements=theirs).to_local()
+    first = first.redistribute(placements=placements).to_local()
+    second = second.redistribute(placements=placements).to_local()
     local = op(first, second, *arguments)
     whole = torch.empty(
         geometry.size_of(result),
@@ -81,29 +79,23 @@ def _on_parts(kernel, cls, op, types, args, kwargs=None):
         memory_format=result_format(kernel, first),
     )
     return DTensor.from_local(
-        local, mesh, made, shape=whole.shape, stride=whole.stride()
+        local, mesh, placements, shape=whole.shape, stride=whole.stride()
     )
 
 
-def _ways(kernel, cut, groups, parts):
-    """How the three arrays lie along one dimension of the mesh; into how many the
-    groups are cut.
+def _way(cut, groups, parts):
+    """(how all three arrays lie along one dimension of the mesh, into how many parts
+    the groups are cut there)
 
     cut: how the two that are read lie so far.
     """
-    from torch.distributed.tensor import Partial, Replicate, Shard
+    from torch.distributed.tensor import Replicate, Shard
 
     if Shard(0) in cut:
-        return [Shard(0)] * 3, 1
+        return Shard(0), 1
     if Shard(1) in cut and groups % parts == 0:
-        return [Shard(1)] * 3, parts
-    # With a single group the weight has no channels; its gradient is a sum over them.
-    alone = {"grad_weight": Partial()}.get(kernel, Replicate())
-    if groups == 1 and Shard(1) in cut:
-        return [
-            alone if part(array) == "weight" else Shard(1) for array in ARRAYS[kernel]
-        ], 1
-    return [Replicate()] * 3, 1
+        return Shard(1), parts
+    return Replicate(), 1
 
 
 if "torch.distributed.tensor" in sys.modules:

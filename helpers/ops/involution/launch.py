@@ -52,8 +52,6 @@ WIDEST = 11  # a row of taps is held in registers
 #     256 x 14²      16 x 2  1.8   1  44.1      2 x 2  2.7  50  2.9
 #     512 x 7²       16 x 1  2.7   5  16.8      2 x 1  4.4  31  3.5
 ENOUGH_THREADS = 2**16
-# Channels of a part of a group: fewer are no work for a thread of grad_weight.
-FEWEST = 16
 # An int counts so far, with room for the threads past the end of a block.
 MANY = 2**31 - 2**20
 
@@ -155,7 +153,6 @@ class Plan(NamedTuple):
     grid: tuple
     block: tuple
     copied: tuple  # of first and second: whether it has to be copied, to be contiguous
-    parts: int  # how many each group is split into: more than 1 by another launch
     size: tuple  # of the result
     memory_format: torch.memory_format
     arrays: tuple  # the names of the parameters that are arrays
@@ -182,14 +179,6 @@ def launch(kernel, first, second, geometry, run, make_plan=None, **options):
     if geometry.batch == 0:  # no other size can be 0
         return first.new_empty(geometry.size_of(ARRAYS[kernel][2]))
     planned = (make_plan or plan)(kernel, first, second, geometry, **options)
-    if planned.parts > 1:
-        wide = torch.promote_types(first.dtype, torch.float32)  # as the kernels sum
-        split = geometry._replace(groups=geometry.groups * planned.parts)
-        pair = first.to(wide), second.to(wide)
-        sums = launch(kernel, *pair, split, run, make_plan, **options)
-        return (
-            sums.unflatten(1, (geometry.groups, planned.parts)).sum(2).to(first.dtype)
-        )
     result = torch.empty(
         planned.size,
         dtype=first.dtype,
@@ -231,7 +220,6 @@ def plan(kernel, first, second, geometry, block=BLOCK, index=None, fast=False):
         grid=_grid(-(-pixels // block[0]) * -(-planes // block[1]), size),
         block=block,
         copied=(True, True),  # if they are not contiguous
-        parts=1,
         size=size,
         memory_format=torch.contiguous_format,
         arrays=ARRAYS[kernel],
@@ -266,7 +254,6 @@ def _plan_fast(kernel, first, second, geometry, size):
         grid=_grid(-(-threads // FAST_BLOCK[0]), size),
         block=FAST_BLOCK,
         copied=copied,
-        parts=_parts(geometry) if kernel == "grad_weight" else 1,
         size=size,
         memory_format=memory_format,
         arrays=ARRAYS[kernel],
@@ -306,19 +293,6 @@ def _choose(kernel, tensors, geometry, addresses):
     if result_format(kernel, tensors[0]) == torch.channels_last:
         most = 1  # pixels of the result lie apart, and are not written together
     return tuple(copied), pack, pixels_per_thread(kernel, geometry, most)
-
-
-def _parts(geometry):
-    """Into how many parts each group is split, where there are too few threads of
-    grad_weight.
-    """
-    parts = 1
-    while (
-        fast_threads("grad_weight", geometry) * parts < ENOUGH_THREADS
-        and geometry.channels // geometry.groups % (2 * parts * FEWEST) == 0
-    ):
-        parts *= 2
-    return parts
 
 
 def _neighbours(tensor, dim, most_bytes, address):

@@ -84,13 +84,6 @@ class Involution2d(nn.Module):
             channels // reduction_ratio, kernel_size**2 * self.groups, 1
         )
 
-    def kernels(self, input):
-        """For `involution2d`: (N, groups, kernel_size, kernel_size, Ho, Wo)."""
-        return self._by_group(self.span(self.reduce(self.pool(input))))
-
-    def _by_group(self, kernels):
-        return kernels.unflatten(1, (self.groups, self.kernel_size, self.kernel_size))
-
     def forward(self, input):
         hidden = self.reduce(self.pool(input))
         if self.keep_filters or isinstance(input, torch.fx.Proxy):
@@ -111,7 +104,7 @@ class Involution2d(nn.Module):
     def _involution(self, input, kernels):
         return involution2d(
             input,
-            self._by_group(kernels),
+            kernels.unflatten(1, (self.groups, self.kernel_size, self.kernel_size)),
             stride=self.stride,
             padding=self.dilation * (self.kernel_size // 2),
             dilation=self.dilation,

@@ -51,7 +51,7 @@ class Bottleneck(nn.Module):
 class RedNet(nn.Module):
     """ResNet with involutions: (N, 3, H, W) -> (N, num_classes).
 
-    depth: 26, 38, 50, 101 or 152. Raises ValueError or TypeError for other arguments.
+    depth: 26, 38, 50, 101 or 152. Raises ValueError for another one.
     num_classes: without it (None) there is no classifier, and the result is a tuple of
         the four stages' maps: (N, 256, H / 4, W / 4), (N, 512, H / 8, W / 8), (N, 1024,
         H / 16, W / 16), (N, 2048, H / 32, W / 32), sizes rounded up.
@@ -80,18 +80,6 @@ class RedNet(nn.Module):
                 f"depth must be one of {', '.join(map(str, self.BLOCKS))}, got "
                 f"{depth!r}"
             )
-        classes = num_classes
-        if classes is not None and (
-            isinstance(classes, bool) or not isinstance(classes, int)
-        ):
-            raise TypeError(f"num_classes must be an int or None, got {classes!r}")
-        if classes is not None and classes < 1:
-            raise ValueError(f"num_classes must be 1 or more, got {classes}")
-        size = stem_kernel_size
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise TypeError(f"stem_kernel_size must be an int, got {size!r}")
-        if size < 1 or size % 2 == 0:
-            raise ValueError(f"stem_kernel_size must be odd, got {size}")
         self.stem = nn.Sequential(
             _conv_bn_relu(3, 32, stride=2),
             Involution2d(32, stem_kernel_size, keep_filters=keep_filters),

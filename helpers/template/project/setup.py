@@ -6,6 +6,7 @@ nothing was compiled, the operator runs in PyTorch's own operations.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,14 @@ from pathlib import Path
 
 import torch
 from setuptools import setup
+
+if not {"CUDA_HOME", "CUDA_PATH"} & os.environ.keys() and shutil.which("nvcc"):
+    # PyTorch looks for CUDA around nvcc, which may be a script elsewhere: nvcc itself knows.
+    command = ["nvcc", "-v", "--dryrun", "x.cu"]
+    said = subprocess.run(command, capture_output=True, text=True).stderr
+    if folder := re.search("^#[$] TOP=(.*)", said, re.MULTILINE):
+        os.environ["CUDA_HOME"] = os.path.realpath(folder[1])
+# Only now, as it reads CUDA_HOME when it is imported.
 from torch.utils.cpp_extension import CUDA_HOME, BuildExtension, CppExtension, CUDAExtension
 
 PACKAGE = "my_package"
