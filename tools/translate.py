@@ -51,6 +51,7 @@ BEHIND = {
     "07_involution",
     "09_custom_operators",
     "10_function_transforms",
+    "12_memory_for_time",
     "13_decision_and_theorem",
     "15_the_kernel_again",
     "19_which_way",

@@ -307,6 +307,31 @@ TEMPTING = {
         ),
         1.6487: N_("That is the right one, which `jacrev(jacrev)` gives."),
     },
+    "12 units": {
+        72: N_(
+            "Two operations a layer. But the result of `tanh` is the input of the next "
+            "product, and one tensor is kept once."
+        ),
+        37: N_("The data are there anyway, and are not counted."),
+    },
+    "12 segment": {
+        1: N_("Every layer keeps its input: as much as without segments."),
+        36: N_("One input is kept. But the second run of all layers keeps everything."),
+        18: N_(
+            "Few inputs are kept, but 18 results are alive while a segment runs again."
+        ),
+    },
+    "12 batches": {
+        1: N_(
+            "One batch came. But the block runs twice, and a batch norm counts its runs."
+        ),
+    },
+    "12 logits": {
+        1: N_(
+            "The logits are one. What does the softmax make, and what the backward pass?"
+        ),
+        2: N_("The logits and their log-softmax. The backward pass makes one more."),
+    },
     "13 sign": {
         1: N_("That is what the formula says, in numbers with enough digits."),
         3000: N_(

@@ -114,6 +114,7 @@ NOT_YET = {path.stem for path in NOTEBOOKS} - {
     "07_involution",
     "09_custom_operators",
     "10_function_transforms",
+    "12_memory_for_time",
     "13_decision_and_theorem",
 }
 
