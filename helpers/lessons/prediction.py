@@ -370,6 +370,37 @@ TEMPTING = {
         "mean": N_("The 100 is multiplied by a random number whose mean is 0."),
         "both": N_("The 100 is multiplied by a random number whose mean is 0."),
     },
+    "15 loads": {
+        9.4: N_("One load for each multiply-add: but it reads a pixel and a weight."),
+        9.7: N_(
+            "That is the floor of the bytes. A load from a cache moves none of them."
+        ),
+    },
+    "15 constants": {
+        "instructions": N_(
+            "They were the largest by far. But four in five of them were index arithmetic."
+        ),
+        "bytes": N_("The bytes have not changed, and are no longer alone at the top."),
+    },
+    "15 weight": {
+        2.0: N_("That was one channel a thread. Now 16 channels share each weight."),
+        0.125: N_("The weight is shared by the channels, the pixel is not."),
+    },
+    "15 columns": {
+        4: N_(
+            "Eight columns are four pairs, if the first column is even. w - 3 is odd."
+        ),
+        8: N_("One load brings two columns."),
+    },
+    "15 waits": {
+        1: N_("Three counts say so. They all assume that something always runs."),
+    },
+    "15 owns": {
+        16: N_(
+            "It has the fewest loads and instructions, and the fewest loads in flight."
+        ),
+        2: N_("It keeps the most loads in flight: more than 31 of them gain nothing."),
+    },
     "15 order": {
         "CEP": N_("One addition after the other: but which one is first?"),
         "C": N_(

@@ -116,6 +116,7 @@ NOT_YET = {path.stem for path in NOTEBOOKS} - {
     "10_function_transforms",
     "12_memory_for_time",
     "13_decision_and_theorem",
+    "15_the_kernel_again",
 }
 
 
