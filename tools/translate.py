@@ -48,7 +48,9 @@ BEHIND = {
     "04_exp",
     "05_higher_order",
     "06_modules",
+    "08_c_and_cpp",
     "09_custom_operators",
+    "11_when_gradients_lie",
     "lessons",
 }
 

@@ -212,6 +212,33 @@ TEMPTING = {
             "`requires_grad_(False)` froze the weight and the bias."
         ),
     },
+    "8 close": {
+        "equal": N_(
+            "The steps are the same. But which type has `state`, here and there?"
+        ),
+        "other": N_("Rounding moves the last digits only."),
+    },
+    "8 columns": {
+        "smoothed columns": N_(
+            "So the Python loop would do. But C gets an address and no strides, and "
+            "walks along the memory, where the rows lie."
+        ),
+        "noise": N_(
+            "Every result lies where its input lies, because `y` has the strides of "
+            "`x`. Only the direction is wrong."
+        ),
+    },
+    "8 formula": {
+        "an error": N_(
+            "An operator that `custom_op` makes would raise. This one warns."
+        ),
+        "a gradient": N_("Autograd cannot look into C++, and nobody has told it."),
+    },
+    "8 door": {
+        "both": N_("A graph holds operators. What pybind11 wraps has no schema."),
+        "neither": N_("`smooth` has a fake kernel now, and needs no more."),
+        "extension.smooth": N_("The compiler knows nothing of what pybind11 wraps."),
+    },
     "9 graphs": {
         "one graph": N_(
             "The compiler looks into a Function, and there it meets SciPy, which it "
@@ -251,6 +278,43 @@ TEMPTING = {
         (3, 3): N_(
             "The operator is in the file by its name, to which a gradient belongs."
         ),
+    },
+    "11 slip": {
+        1: N_(
+            "That would be right. But `carry` is appended before it gets its first row."
+        ),
+        0.5: N_("`carry` begins with zeros, so nothing is there to be halved."),
+    },
+    "11 inputs": {
+        -200: N_(
+            "There the exponential is 0, and 0 divided by 1 is 0: right in float32."
+        ),
+        2: N_("No number is large there."),
+    },
+    "11 rejected": {
+        "ReadsMemory": N_("`gradcheck` hands over a `grad_output` that is contiguous."),
+        "ChangesGradOutput": N_("Nobody else reads the `grad_output` of `gradcheck`."),
+        "SavesOnTheClass": N_("`gradcheck` never makes a second call in between."),
+        "NaiveSoftplus": N_("`gradcheck` wants float64, where nothing overflows."),
+    },
+    "11 in place": {
+        3: N_("Each gradient is right alone. But both branches got the same tensor."),
+        2: N_("The other branch adds a gradient of its own, which was doubled, too."),
+    },
+    "11 rounds": {
+        1.25: N_("It divides by too large a number, so the gradient is too small."),
+        0.2: N_("A fifth has no label; four fifths have one."),
+    },
+    "11 anomaly": {
+        ("LogBackward0", None): N_(
+            "The nan is born in the logarithm, but the backward pass comes to the sine "
+            "first."
+        ),
+        ("LogBackward0", "SqrtBackward0"): N_(
+            "The backward pass comes to the sine first. And an infinite gradient is "
+            "not nan."
+        ),
+        ("SinBackward0", "SqrtBackward0"): N_("An infinite gradient is not nan."),
     },
 }
 
