@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.lessons import predicted
-from helpers.lessons.prediction import TEMPTING
+from helpers.lessons.tempting import TEMPTING
 
 
 @pytest.mark.parametrize(

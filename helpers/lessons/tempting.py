@@ -1,0 +1,475 @@
+"""What a wrong prediction has for it, and why it is wrong all the same.
+
+It stands here because the cell that asks is read before.
+"""
+
+from helpers.lessons.language import N_
+
+# By the `tempting` of a cell, then by the prediction.
+TEMPTING = {
+    "0 corner": {
+        (1, 0.5): N_(
+            "That is the slope. But autograd adds the slopes of two steps, each with a "
+            "corner at 0, where it takes a convention."
+        ),
+        (1, 1): N_(
+            "Before version 2.14, it was. Now `clamp` has slope 0 at its corner."
+        ),
+    },
+    "0 elsewhere": {
+        "no": N_("It is nan at 100. But 100 is not among the points."),
+    },
+    "1 edges": {
+        1: N_("Two operations read `x`: the product, and the sum."),
+        3: N_("The sum of the elements reads the result, not `x`."),
+    },
+    "1 bias": {
+        1: N_("The bias is added to each of the 4 rows: each adds 1."),
+        20: N_("That is the whole output. Each element of the bias meets 4 of it."),
+    },
+    "1 apply": {
+        "both": N_("`apply` makes no instance, so nothing has set `self.target`."),
+        "neither": N_(
+            "`apply` passes the node as the first argument, and the node has "
+            "`save_for_backward`: two methods without a constant run."
+        ),
+        "SquaredErrorUnchanged": N_(
+            "`apply` makes no instance, so nothing has set `self.target`."
+        ),
+    },
+    "1 shared": {
+        6: N_("The instance has one place for every call. `b` came after `a`."),
+        26: N_("Each square has a node of its own; only what they save is shared."),
+    },
+    "2 asked": {
+        (1, 0, 1): N_(
+            "`grad` asks for one gradient, but `backward` looks at `needs_input_grad`, "
+            "which was settled when `forward` ran."
+        ),
+    },
+    "2 loss": {
+        "a rise": N_("The bias moves in the right direction, only too slowly."),
+        "as deep a fall": N_(
+            "The weight learns as it should, but with centred pixels only the bias "
+            "can say that eights are rare."
+        ),
+    },
+    "2 no sum": {
+        "an error": N_(
+            "The engine does compare the shapes. But (2,) broadcasts to (4, 2), and "
+            "then it sums."
+        ),
+        "a wrong gradient": N_("The engine sums over the rows, as you would have."),
+    },
+    "2 rows": {
+        ("right", "right"): N_(
+            "The engine knows shapes. That `bias` became a column, it does not know."
+        ),
+        ("error", "right"): N_(
+            "(3,) does fit (3, 3), but at the last dimension: the engine sums over "
+            "the rows, and not along each row."
+        ),
+        ("error", "error"): N_(
+            "(3,) broadcasts to (3, 3), so the engine finds nothing wrong there."
+        ),
+        ("wrong", "wrong"): N_(
+            "(3,) does not broadcast to (3, 5), and the engine says so."
+        ),
+    },
+    "3 returns": {
+        "none": N_("D returns one value too many, but it is a `None` at the end."),
+        "CD": N_("C returns a gradient where `forward` has no argument."),
+        "BD": N_("B has the right count, but its second value belongs to a number."),
+    },
+    "3 step": {
+        "neither": N_(
+            "No gradient arrives, but weight decay pulls at `x` in every step that is "
+            "taken. With zeros, it is taken."
+        ),
+        "both": N_("Where the gradient is `None`, the optimizer skips the step."),
+    },
+    "3 alive": {
+        "ExpOnCtx and ExpSaved": N_(
+            "Both keep the result. But `save_for_backward` knows its own output, and "
+            "stores it without the arrow back."
+        ),
+        "neither": N_(
+            "`del` takes one reference away. In a cycle, each object still has one."
+        ),
+    },
+    "3 steps": {
+        ("smaller", "smaller"): N_(
+            "Each goes down the gradient that it was given. But that of `features` "
+            "has passed the minus sign."
+        ),
+        ("larger", "larger"): N_(
+            "The minus sign stands between the two: the gradient of `classifier` has "
+            "not passed it."
+        ),
+    },
+    "4 counts": {
+        (2, 1, 1, 1): N_(
+            "`ExpOfInput` saves its input, and the square saves the result: two tensors."
+        ),
+        (2, 2, 1, 2): N_(
+            "`Exp` and the square save the same tensor, which counts once."
+        ),
+        (2, 1, 1, 2): N_(
+            "What `ExpOfInput` saves, its input, nobody else keeps; what `Exp` saves, "
+            "the square keeps anyway."
+        ),
+    },
+    "4 step": {
+        1e-15: N_(
+            "The formula gets better and better, but the two values of `exp` agree in "
+            "almost all of their digits, and so their difference has hardly any."
+        ),
+        1e-10: N_(
+            "The formula is better there, but the rounding of the two values is "
+            "divided by `h`, and grows."
+        ),
+    },
+    "4 clip": {
+        "neither": N_(
+            "`gradcheck` sends only ones and zeros, and a clip at ±1 leaves them alone."
+        ),
+        "Ignores and Clips": N_(
+            "A zero is sent, too, and `Ignores` does not answer 0."
+        ),
+        "Ignores": N_(
+            "A zero is sent, too, and `Ignores` does not answer 0. What `Clips` does "
+            "wrong begins beyond ±1."
+        ),
+    },
+    "4 tuple": {
+        "a failure": N_(
+            "It would, if -3 arrived at `Clips`. But Python does not multiply what is "
+            "in a tuple: it repeats the tuple, here no times."
+        ),
+    },
+    "5 call": {
+        "second": N_(
+            "The second call leaves no history behind, but its own argument has one: it "
+            "comes from the first call."
+        ),
+    },
+    "5 term": {
+        "none": N_("`gradcheck` passes, but it compares first derivatives only."),
+        "both": N_("The factor sinh x is the output, which comes with its history."),
+        "2 cosh²": N_(
+            "The factor sinh x is the output, which comes with its history. What comes "
+            "without one are the two exponentials."
+        ),
+    },
+    "5 once": {
+        "an error": N_(
+            "The error waits in a node that leads nowhere. `grad` follows only edges "
+            "that lead to `x`."
+        ),
+        "right": N_("`once_differentiable` runs `backward` without recording."),
+    },
+    "5 penalty": {
+        "w1 and w2": N_(
+            "The layer after the activation is reached through `grad_output`, and that "
+            "edge is there."
+        ),
+        "penalty": N_("The penalty itself needs first derivatives only."),
+    },
+    "6 holder": {
+        7: N_("The layer in the Python list is nobody's child: its two do not count."),
+        6: N_("A buffer belongs to the module, but it is not trained."),
+        3: N_("An `nn.ModuleList` is a module: its layers count."),
+    },
+    "6 notes": {
+        "weight": N_(
+            "The name is reserved as it should be. But `False` is not `None`, so the "
+            "last line of `__init__` runs."
+        ),
+        "weight and bias": N_(
+            "`bias=False` takes the other branch, and no bias is made. The last line "
+            "asks for it all the same."
+        ),
+    },
+    "6 seen": {
+        (6, 6): N_("Each call of a Function gets a new `ctx`, which has seen nothing."),
+        (6, 8): N_("Each call of a Function gets a new `ctx`, which has seen nothing."),
+        (2, 8): N_("In evaluation, `Counter` does not count."),
+    },
+    "6 dict": {
+        (6, 6): N_("A `state_dict` is no copy: its tensors share the module's memory."),
+        (8, 10): N_(
+            "The first change is in place. The second gives the module another tensor, "
+            "of which the dict knows nothing."
+        ),
+        (6, 8): N_("A `state_dict` is no copy: its tensors share the module's memory."),
+    },
+    "6 frozen": {
+        (False, False, False): N_(
+            "No parameter of this layer is trained. But the first layer is, and its "
+            "gradient comes through this one."
+        ),
+        (True, True, True): N_(
+            "`requires_grad_(False)` froze the weight and the bias."
+        ),
+    },
+    "7 owner": {
+        (2, 8): N_("Block 5 begins at pixel 8. Thread (1, 0) is one further."),
+        (1, 9): N_(
+            "A block is two planes high, and block 5 is in the second row of blocks."
+        ),
+    },
+    "7 reads": {
+        (31, 32, 33, 39, 40, 41): N_(
+            "31 and 39 lie before 32 and 40 in memory, but at the other end of the row above."
+        ),
+        (32, 33, 34, 40, 41, 42): N_(
+            "Thread 40 is in column 0: one column to the left is outside."
+        ),
+    },
+    "7 columns": {
+        0: N_(
+            "The taps to the left of column 0 are wrong. And those to the right of column 7?"
+        ),
+    },
+    "7 slip": {
+        "both": N_(
+            "Every read stays inside its array: the wrong column is less than 3, too."
+        ),
+        "emulator": N_("The wrong column is less than 3, so it lies inside the array."),
+        "neither": N_(
+            "No access is forbidden. But the numbers are those of other pixels."
+        ),
+    },
+    "8 close": {
+        "equal": N_(
+            "The steps are the same. But which type has `state`, here and there?"
+        ),
+        "other": N_("Rounding moves the last digits only."),
+    },
+    "8 columns": {
+        "smoothed columns": N_(
+            "So the Python loop would do. But C gets an address and no strides, and "
+            "walks along the memory, where the rows lie."
+        ),
+        "noise": N_(
+            "Every result lies where its input lies, because `y` has the strides of "
+            "`x`. Only the direction is wrong."
+        ),
+    },
+    "8 formula": {
+        "an error": N_(
+            "An operator that `custom_op` makes would raise. This one warns."
+        ),
+        "a gradient": N_("Autograd cannot look into C++, and nobody has told it."),
+    },
+    "8 door": {
+        "both": N_("A graph holds operators. What pybind11 wraps has no schema."),
+        "neither": N_("`smooth` has a fake kernel now, and needs no more."),
+        "extension.smooth": N_("The compiler knows nothing of what pybind11 wraps."),
+    },
+    "9 graphs": {
+        "one graph": N_(
+            "The compiler looks into a Function, and there it meets SciPy, which it "
+            "cannot write down."
+        ),
+        "an error": N_(
+            "Only if one graph is asked for. Otherwise Python does what the compiler "
+            "cannot write down."
+        ),
+    },
+    "9 nan": {
+        "with_clamp": N_(
+            "Its divisor is at least 1. What `where` does not take is computed all the "
+            "same, and has a gradient."
+        ),
+    },
+    "9 means": {
+        (2, 5): N_(
+            "The sums are those of the kernel. But the number of columns was read when "
+            "the function was traced, from the fake kernel."
+        ),
+    },
+    "9 shapes": {
+        (1, 2, 3, 4): N_(
+            "At the second length the compiler has seen that this size changes, and "
+            "puts a symbol in its place."
+        ),
+        (1, 1, 1, 1): N_(
+            "The first graph holds the number 3: nobody knew that it would change."
+        ),
+    },
+    "9 export": {
+        (-3, -3): N_(
+            "`backward` of the Function is not in the file: the exporter wrote down "
+            "what `forward` computes."
+        ),
+        (3, 3): N_(
+            "The operator is in the file by its name, to which a gradient belongs."
+        ),
+    },
+    "10 calls": {
+        1437: N_(
+            "What stands inside `vmap` sees one scan. But it is called with all of them."
+        ),
+        2: N_(
+            "One pass forward is enough; the other one, of `backward`, is not counted."
+        ),
+    },
+    "10 hessian": {
+        "right": N_(
+            "In reverse mode it would be: `Exp` has a `backward`. But `hessian` is forward "
+            "over reverse."
+        ),
+        "wrong": N_("A missing `jvp` is an error, not a zero."),
+    },
+    "10 front": {
+        "right": N_(
+            "For `in_dims=0`, yes. Here the batch is dimension 1 of the result."
+        ),
+        "raises": N_("The dimension exists, and its size is that of the batch."),
+    },
+    "10 nested": {
+        0.8244: N_(
+            "Half was left of a square: of a product, one factor is still followed."
+        ),
+        1.6487: N_("That is the right one, which `jacrev(jacrev)` gives."),
+    },
+    "11 slip": {
+        1: N_(
+            "That would be right. But `carry` is appended before it gets its first row."
+        ),
+        0.5: N_("`carry` begins with zeros, so nothing is there to be halved."),
+    },
+    "11 inputs": {
+        -200: N_(
+            "There the exponential is 0, and 0 divided by 1 is 0: right in float32."
+        ),
+        2: N_("No number is large there."),
+    },
+    "11 rejected": {
+        "ReadsMemory": N_("`gradcheck` hands over a `grad_output` that is contiguous."),
+        "ChangesGradOutput": N_("Nobody else reads the `grad_output` of `gradcheck`."),
+        "SavesOnTheClass": N_("`gradcheck` never makes a second call in between."),
+        "NaiveSoftplus": N_("`gradcheck` wants float64, where nothing overflows."),
+    },
+    "11 in place": {
+        3: N_("Each gradient is right alone. But both branches got the same tensor."),
+        2: N_("The other branch adds a gradient of its own, which was doubled, too."),
+    },
+    "11 rounds": {
+        1.25: N_("It divides by too large a number, so the gradient is too small."),
+        0.2: N_("A fifth has no label; four fifths have one."),
+    },
+    "11 anomaly": {
+        ("LogBackward0", None): N_(
+            "The nan is born in the logarithm, but the backward pass comes to the sine "
+            "first."
+        ),
+        ("LogBackward0", "SqrtBackward0"): N_(
+            "The backward pass comes to the sine first. And an infinite gradient is "
+            "not nan."
+        ),
+        ("SinBackward0", "SqrtBackward0"): N_("An infinite gradient is not nan."),
+    },
+    "12 units": {
+        72: N_(
+            "Two operations a layer. But the result of `tanh` is the input of the next "
+            "product, and one tensor is kept once."
+        ),
+        37: N_("The data are there anyway, and are not counted."),
+    },
+    "12 segment": {
+        1: N_("Every layer keeps its input: as much as without segments."),
+        36: N_("One input is kept. But the second run of all layers keeps everything."),
+        18: N_(
+            "Few inputs are kept, but 18 results are alive while a segment runs again."
+        ),
+    },
+    "12 batches": {
+        1: N_(
+            "One batch came. But the block runs twice, and a batch norm counts its runs."
+        ),
+    },
+    "12 logits": {
+        1: N_(
+            "The logits are one. What does the softmax make, and what the backward pass?"
+        ),
+        2: N_("The logits and their log-softmax. The backward pass makes one more."),
+    },
+    "13 sign": {
+        1: N_("That is what the formula says, in numbers with enough digits."),
+        3000: N_(
+            "The value is meant to be that of the step; `x` is added and subtracted."
+        ),
+    },
+    "13 clamp": {
+        3: N_(
+            "Three weights lie in the range. But `clamp` does not see the weights: it sees "
+            "the rounded numbers."
+        ),
+    },
+    "13 export": {
+        (1, 1): N_(
+            "Both have the slope 1 in eager mode. An exported program holds operations, "
+            "and a `backward` of your own is none."
+        ),
+    },
+    "13 start": {
+        0: N_("The loop has to take one step to see that nothing moves."),
+        53: N_(
+            "So many steps lead from 0 to the solution. Here the loop starts there."
+        ),
+    },
+    "13 several": {
+        "converges": N_(
+            "The forward pass starts at the solution. The backward pass does not: each of "
+            "its steps multiplies the error by 3."
+        ),
+    },
+    "13 shift": {
+        "neither": N_(
+            "That is true of the gradient of the expectation. A single estimate is the "
+            "cost times a random number."
+        ),
+        "mean": N_("The 100 is multiplied by a random number whose mean is 0."),
+        "both": N_("The 100 is multiplied by a random number whose mean is 0."),
+    },
+    "15 loads": {
+        9.4: N_("One load for each multiply-add: but it reads a pixel and a weight."),
+        9.7: N_(
+            "That is the floor of the bytes. A load from a cache moves none of them."
+        ),
+    },
+    "15 constants": {
+        "instructions": N_(
+            "They were the largest by far. But four in five of them were index arithmetic."
+        ),
+        "bytes": N_("The bytes have not changed, and are no longer alone at the top."),
+    },
+    "15 weight": {
+        2.0: N_("That was one channel a thread. Now 16 channels share each weight."),
+        0.125: N_("The weight is shared by the channels, the pixel is not."),
+    },
+    "15 columns": {
+        4: N_(
+            "Eight columns are four pairs, if the first column is even. w - 3 is odd."
+        ),
+        8: N_("One load brings two columns."),
+    },
+    "15 waits": {
+        1: N_("Three counts say so. They all assume that something always runs."),
+    },
+    "15 owns": {
+        16: N_(
+            "It has the fewest loads and instructions, and the fewest loads in flight."
+        ),
+        2: N_("It keeps the most loads in flight: more than 31 of them gain nothing."),
+    },
+    "15 order": {
+        "CEP": N_("One addition after the other: but which one is first?"),
+        "C": N_(
+            "The partial sums are added in another order than the rows of `by_columns`, "
+            "but in the same order each time."
+        ),
+    },
+}
