@@ -207,7 +207,7 @@ def few_digits(ms):
     gaps = {"digits": said.format(n=digits)}
     given = ms[0].subject.lower
     if given and worst <= ROUNDINGS * torch.finfo(given).eps:
-        return gaps | {"severity": "warning"}
+        return gaps | {"severity": "note"}  # as many as it has
     return gaps
 
 
@@ -288,7 +288,7 @@ def swapped(ms):
     """The words for another input whose gradient this is, and not zero; or None."""
     for j, name in enumerate(ms[0].subject.inputs):
         other = ms[0].point.values[j]
-        if j != ms[0].i and other.shape == ms[0].shape and not ms[0].sparse:
+        if j != ms[0].i and other.shape == ms[0].shape:
             if all(m.beside(j).fits(m.given) for m in ms):
                 return {"other": name}
     return None

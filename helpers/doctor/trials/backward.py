@@ -81,8 +81,10 @@ def what_backward_does(exam):
         yield SAVED_MODIFIED(
             which=_(", by backward itself"), severity="warning" if own else None
         )
+    subject = exam.subject
+    trained = [subject.names[k] for k in subject.examined if k not in subject.frozen]
     for x, grad in exam.first.returned.items():
-        t = exam.subject.arguments[x]
+        t = subject.arguments[x]
         if not is_number(t):
             yield GRADIENT_FOR_INDEX(x, dtype=brief(t.dtype))
         elif (
@@ -90,7 +92,7 @@ def what_backward_does(exam):
             or torch.finfo(grad.dtype).eps > exam.precision
         ):
             yield GRADIENT_DTYPE(x, dtype=brief(grad.dtype))
-        if grad.shape != t.shape and x in exam.subject.inputs:
+        if grad.shape != t.shape and x in trained:
             yield ENGINE_SUMS(x, got=tuple(grad.shape), wanted=tuple(t.shape))
 
 
