@@ -10,6 +10,7 @@ import torch
 from ..function.tensors import largest
 from ..report import MEANT
 from ..words import N_, _
+from . import whole  # noqa: F401  (its rows come first)
 from .cause import cause
 from .where import (
     Spots,
@@ -21,7 +22,6 @@ from .where import (
     sizes_of,
     subsets,
 )
-from .whole import same_but_order
 
 EXP = N_("exp of {name}")
 
@@ -85,14 +85,6 @@ def contribution_lost(ms):
         gone, there = found
         # Where nothing is left of some gradients, that is simpler to say.
         return {} if (there & ~gone).any(0)[gone.any(0)].all() else None
-
-
-@cause("misplaced")
-def contributions_misplaced(ms):
-    """Each element of grad_output is passed on with the right numbers, but to
-    others."""
-    right = ms.jacobians and same_but_order(*ms.jacobians)
-    return {"has": _("adds the right contributions")} if right else None
 
 
 # --- elements -------------------------------------------------------------------------

@@ -347,26 +347,6 @@ def shifted(ms):
 
 
 @cause(
-    "misplaced",
-    "The gradient of {x} {has} in the wrong places.",
-    look="indices: gather against scatter, a permutation against its inverse, "
-    "negative ones",
-)
-def misplaced(ms):
-    yield (
-        {"has": _("has the right numbers")},
-        lambda m: m.whole and same_but_order(m.given, m.expected, m.limit.max()),
-    )
-
-
-def same_but_order(a, b, limit):
-    """Are these rows of real numbers the same in another order, and not in this one?"""
-    if a.is_complex() or a.shape[1] < 2 or ((a - b).abs() <= limit).all():
-        return False
-    return bool(((a.sort(1).values - b.sort(1).values).abs() <= limit).all())
-
-
-@cause(
     "jacobian-transposed",
     "The gradient of {x} is the Jacobian times grad_output; the transposed Jacobian "
     "belongs there.",

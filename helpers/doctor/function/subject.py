@@ -177,11 +177,7 @@ class Subject:
         ).__name__
         module = owner if isinstance(owner, torch.nn.Module) else fn
         self.is_module = isinstance(module, torch.nn.Module)
-        self.hooks = {}  # on the gradients of parameters, which a copy loses
         if self.is_module:
-            self.hooks = {
-                n: t._backward_hooks or {} for n, t in module.named_parameters()
-            }
             with contextlib.suppress(Exception):  # what cannot be copied is used itself
                 module = copy.deepcopy(module)
             fn = (
@@ -347,9 +343,6 @@ class Subject:
             [],
             [],
         )
-        for name, t in zip(self.names, passed, strict=True):
-            for hook in self.hooks.get(name, {}).values() if t.requires_grad else ():
-                t.register_hook(hook)
 
         def saves(method, ctx, *tensors):
             if not transforming():
