@@ -77,8 +77,8 @@ def examine(fn, *inputs, faithful=True, lines=True, **kwargs):
               nested in tuples, lists and dicts.
     inputs, kwargs: what it takes. Tensors of any shape, device and dtype; those of
               lower precision than float64 are examined as a float64 copy. All
-              floating-point and complex ones are differentiated, of sparse ones the
-              values. If only some require a gradient, None for another one makes it a
+              floating-point and complex ones are differentiated, but those that are
+              sparse or nested. If only some require a gradient, None for another one makes it a
               constant; otherwise its gradient is judged, too.
     faithful: False accepts a gradient that is not the derivative of forward (a
               straight-through estimator, gradient reversal, clipping), and examines

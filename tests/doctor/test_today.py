@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from helpers.doctor import examine
 from tests.doctor.common import codes, drawn, errors
@@ -60,6 +61,22 @@ class SinCos(Function):
         return gs * x.cos() - gc * x.sin()
 
 
+@case("grad-output-layout", "a slice of a wider tensor", inputs=f64((3, 4)))
+class FromTheStart(Function):
+    """It reads the memory of grad_output from its start, without the offset."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return torch.as_strided(g, g.shape, g.stride(), 0) * x.cos()
+
+
 @case("input-layout", "The gradient of `x`", inputs=f64((3, 4)))
 class DenseInput(Function):
     @staticmethod
@@ -92,6 +109,9 @@ class Strided(Function):
 @case("double-backward-missing", inputs=f64((3,)))  # as it is with torch 2.15
 def of_cond(x):
     return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+
+
+case("", "at 3 points", inputs=f32((3,)))(torch.compile(of_cond, backend="aot_eager"))
 
 
 @case("", inputs=f64((5, 3), (3,)))
@@ -150,6 +170,22 @@ class ForgottenMask(Function):
         return g * w, (g * x * mask).sum(0)
 
 
+@case("partly-right", inputs=f64((4, 5)))
+class OneMaskTwice(Function):
+    """Two masks were drawn; backward uses one of them twice."""
+
+    @staticmethod
+    def forward(ctx, x):
+        one, other = ((torch.rand_like(x) > 0.5) * 2.0 for _ in range(2))
+        ctx.save_for_backward(one, other)
+        return x * one * other
+
+    @staticmethod
+    def backward(ctx, g):
+        one, _other = ctx.saved_tensors
+        return g * one * one
+
+
 # --- repairs --------------------------------------------------------------------------
 
 
@@ -202,6 +238,22 @@ class CausalConv(Function):
         for j in range(k):
             wide[..., j : j + x.shape[-1]] += g * w[None, :, j, None]
         return wide[..., k - 2 : k - 2 + x.shape[-1]], gw.sum((0, 2))
+
+
+# --- names of what is large -----------------------------------------------------------
+
+
+@case("gradient-zero swapped", "that of `k`", inputs=f64((20, 30), (20, 30)))
+class QueryAndKey(Function):
+    """Of so many elements that only a sample is looked at."""
+
+    @staticmethod
+    def forward(ctx, q, k):
+        return q.flip(-1) * 3, k.flip(-1) * 3
+
+    @staticmethod
+    def backward(ctx, gq, gk):
+        return gk.flip(-1) * 3, gq.flip(-1) * 3
 
 
 # --- coincidences ---------------------------------------------------------------------
@@ -346,7 +398,11 @@ class SumOfAll(Function):
 # --- what nobody accuses, or with the hint that accepts what is meant -----------------
 
 
-@case("", inputs=lambda: (f64((3, 4))[0].requires_grad_(), *f64((4,))))
+@case(
+    "",
+    "FrozenBias: nothing found",
+    inputs=lambda: (f64((3, 4))[0].requires_grad_(), *f64((4,))),
+)
 class FrozenBias(Function):
     @staticmethod
     def forward(ctx, x, b):
@@ -358,12 +414,12 @@ class FrozenBias(Function):
 
 
 @case(
-    "few-digits needs-input-grad-ignored",
-    "warning (few-digits)",
+    "needs-input-grad-ignored",
+    "note (few-digits)",
     inputs=lambda: [t.bfloat16() for t in f32((8, 4), (4, 4))],
 )
 class HalfMatmul(Function):
-    """Right in the dtype that was given: a warning."""
+    """Right in the dtype that was given."""
 
     @staticmethod
     def forward(ctx, x, w):

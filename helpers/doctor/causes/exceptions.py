@@ -50,14 +50,6 @@ EXCEPTIONS = [
         ),
     ),
     (
-        r"expected device (\S+) but got (\S+)",
-        error(
-            "gradient-device",
-            "Backward returned a gradient on {1} for an input on {0}.",
-            "tensors made inside backward",
-        ),
-    ),
-    (
         r"expected Variable or None \(got ([\w.]+)\)",
         error(
             "gradient-type",
@@ -153,14 +145,6 @@ EXCEPTIONS = [
             "numpy-detour",
             "{phase} handed a tensor that autograd records to NumPy.",
             "the detour by NumPy",
-        ),
-    ),
-    (
-        r"expected scalar type|same dtype|dtype",
-        error(
-            "dtype-mix",
-            "{phase} failed: dtypes do not fit.",
-            "tensors made with a fixed dtype",
         ),
     ),
     (

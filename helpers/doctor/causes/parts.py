@@ -8,8 +8,9 @@ import math
 import torch
 
 from ..function.tensors import largest
-from ..report import MEANT, brief
+from ..report import MEANT
 from ..words import N_, _
+from . import whole  # noqa: F401  (its rows come first)
 from .cause import cause
 from .where import (
     Spots,
@@ -21,14 +22,7 @@ from .where import (
     sizes_of,
     subsets,
 )
-from .whole import same_but_order
 
-POWERS = {
-    1: N_("lacks a factor of"),
-    -1: N_("has one factor too many of"),
-    2: N_("lacks two factors of"),
-    -2: N_("has two factors too many of"),
-}
 EXP = N_("exp of {name}")
 
 # --- contributions: what each element of grad_output adds, and where to ---------------
@@ -93,14 +87,6 @@ def contribution_lost(ms):
         return {} if (there & ~gone).any(0)[gone.any(0)].all() else None
 
 
-@cause("misplaced")
-def contributions_misplaced(ms):
-    """Each element of grad_output is passed on with the right numbers, but to
-    others."""
-    right = ms.jacobians and same_but_order(*ms.jacobians)
-    return {"has": _("adds the right contributions")} if right else None
-
-
 # --- elements -------------------------------------------------------------------------
 
 
@@ -144,7 +130,7 @@ def is_right_somewhere(m, right):
     return (right & ~m.zero).any() and 10 * right.sum() >= m.trusted.sum()
 
 
-# --- the formula: a term or a factor is missing, at each element another --------------
+# --- the formula: a term is missing, or a factor at each element --------------
 
 
 @cause(
@@ -236,30 +222,6 @@ def inner_derivative_forgotten(ms):
 )
 def right_only_for_ones(ms):
     yield {}, lambda m: m.y.numel() > 1 and m.is_right_for_ones
-
-
-@cause(
-    "factor-missing",
-    "The gradient of {x} {lacks} {what}{rest}.",
-    look="where {what} enters the gradient of {x}",
-)
-def factor_missing(ms):
-    """An input or the output, or exp of it, perhaps times a number."""
-    names = [*ms[0].tensors] if ms.ratios and len(ms.ratios[0][0]) > 1 else []
-    of = [(name, name, lambda t: t) for name in names]
-    of += [(_(EXP).format(name=name), name, torch.exp) for name in names]
-    for (what, name, made), (power, lacks) in itertools.product(of, POWERS.items()):
-        number = ms.multiple(
-            lambda m: (m.given * made(m.wide(name)) ** power).nan_to_num()
-        )
-        if number:
-            rest = _(", and is multiplied by {factor}").format(factor=brief(1 / number))
-            return {
-                "lacks": _(lacks),
-                "what": what,
-                "rest": rest if abs(number - 1) > 1e-4 else "",
-            }
-    return None
 
 
 @cause("partly-right")

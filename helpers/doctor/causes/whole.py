@@ -207,7 +207,7 @@ def few_digits(ms):
     gaps = {"digits": said.format(n=digits)}
     given = ms[0].subject.lower
     if given and worst <= ROUNDINGS * torch.finfo(given).eps:
-        return gaps | {"severity": "warning"}
+        return gaps | {"severity": "note"}  # as many as it has
     return gaps
 
 
@@ -288,7 +288,7 @@ def swapped(ms):
     """The words for another input whose gradient this is, and not zero; or None."""
     for j, name in enumerate(ms[0].subject.inputs):
         other = ms[0].point.values[j]
-        if j != ms[0].i and other.shape == ms[0].shape and not ms[0].sparse:
+        if j != ms[0].i and other.shape == ms[0].shape:
             if all(m.beside(j).fits(m.given) for m in ms):
                 return {"other": name}
     return None
@@ -344,26 +344,6 @@ def shifted(ms):
         ):
             if 2 * abs(by) <= n:
                 yield {"by": by, "d": d}, holds
-
-
-@cause(
-    "misplaced",
-    "The gradient of {x} {has} in the wrong places.",
-    look="indices: gather against scatter, a permutation against its inverse, "
-    "negative ones",
-)
-def misplaced(ms):
-    yield (
-        {"has": _("has the right numbers")},
-        lambda m: m.whole and same_but_order(m.given, m.expected, m.limit.max()),
-    )
-
-
-def same_but_order(a, b, limit):
-    """Are these rows of real numbers the same in another order, and not in this one?"""
-    if a.is_complex() or a.shape[1] < 2 or ((a - b).abs() <= limit).all():
-        return False
-    return bool(((a.sort(1).values - b.sort(1).values).abs() <= limit).all())
 
 
 @cause(

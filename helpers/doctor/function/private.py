@@ -15,6 +15,7 @@ import threading
 
 import torch
 from torch._subclasses import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd.function import (
     BackwardCFunction,
     Function,
@@ -149,8 +150,8 @@ def operator(cls):
 
 def has_numbers(tensor):
     """Not one that a compiler traces with."""
-    traced = isinstance(tensor, FakeTensor) or torch._is_functional_tensor(tensor)
-    return not (traced or tensor.is_meta)
+    traced = isinstance(tensor, (FakeTensor, FunctionalTensor))
+    return not (traced or torch._is_functional_tensor(tensor) or tensor.is_meta)
 
 
 def transforming():

@@ -29,12 +29,9 @@ from .tensors import (
     has_gradient,
     has_memory,
     is_dense,
-    is_sparse,
     mapped,
     normalized_as,
     tensors,
-    values_of,
-    with_values,
 )
 
 SLOW = 50  # calls a second, or fewer
@@ -148,8 +145,7 @@ class Subject:
         module
     arguments: {name: what was given}; split: how many of them are positional
     names, original, tensors: of all tensors in these, and of the module's state: as
-              given, and in the dtype of the examination; of a sparse tensor, its values
-    sparse:   {number: tensor} of those that are sparse
+              given, and in the dtype of the examination
     examined: which of them are differentiated, by number
     frozen:   which could be, but were given as constants beside others that require a
               gradient
@@ -181,11 +177,7 @@ class Subject:
         ).__name__
         module = owner if isinstance(owner, torch.nn.Module) else fn
         self.is_module = isinstance(module, torch.nn.Module)
-        self.hooks = {}  # on the gradients of parameters, which a copy loses
         if self.is_module:
-            self.hooks = {
-                n: t._backward_hooks or {} for n, t in module.named_parameters()
-            }
             with contextlib.suppress(Exception):  # what cannot be copied is used itself
                 module = copy.deepcopy(module)
             fn = (
@@ -204,7 +196,7 @@ class Subject:
             for slot in tensors(value, name)
         ]
         chosen = any(t.requires_grad for _name, t in slots)
-        can_move = [differentiable(values_of(t)) for _name, t in slots]
+        can_move = [differentiable(t) for _name, t in slots]
         examined = [
             can and (t.requires_grad or not chosen)
             for can, (_, t) in zip(can_move, slots, strict=True)
@@ -222,8 +214,7 @@ class Subject:
         examined += [t.requires_grad for _name, t in state]
         self.names = [name for name, _t in slots]
         self.leaves = {name for name, t in slots if t.requires_grad and t.is_leaf}
-        self.sparse = {k: t.detach() for k, (_, t) in enumerate(slots) if is_sparse(t)}
-        self.original = [values_of(t.detach()) for _name, t in slots]
+        self.original = [t.detach() for _name, t in slots]
         # {name: why its gradient is not examined, a code of NOT_JUDGED}
         self.unjudged = {}
         self.dtype = None  # of the examination; None is as given
@@ -352,11 +343,6 @@ class Subject:
             [],
             [],
         )
-        for k, t in self.sparse.items():
-            passed[k] = with_values(t, passed[k])
-        for name, t in zip(self.names, passed, strict=True):
-            for hook in self.hooks.get(name, {}).values() if t.requires_grad else ():
-                t.register_hook(hook)
 
         def saves(method, ctx, *tensors):
             if not transforming():
@@ -464,8 +450,7 @@ def of_sizes(subject, few, alone=None):
     chosen = {n: indices(own, n, m) for n, m in few.items()}
     with forgiving():
         for k, t in enumerate(own):
-            # The values of what is sparse stand where indices say.
-            if k in subject.sparse or alone not in (None, k):
+            if not is_dense(t) or alone not in (None, k):
                 continue
             cut = t
             for d, n in enumerate(t.shape):

@@ -7,14 +7,6 @@ import math
 
 import torch
 
-ROWS, COLUMNS = ("crow_indices", "col_indices"), ("ccol_indices", "row_indices")
-COMPRESSED = {  # layout: the names of its two kinds of indices
-    torch.sparse_csr: ROWS,
-    torch.sparse_bsr: ROWS,
-    torch.sparse_csc: COLUMNS,
-    torch.sparse_bsc: COLUMNS,
-}
-
 
 def mapped(obj, name, visit):
     """`obj` with every tensor in it replaced by visit(name, tensor).
@@ -44,35 +36,6 @@ def tensors(obj, name=""):
     found = []
     mapped(obj, name, lambda path, tensor: found.append((path, tensor)))
     return found
-
-
-def is_sparse(tensor):
-    """Does it hold its values beside the indices where they stand, in any of the
-    layouts?"""
-    return tensor.layout in (torch.sparse_coo, *COMPRESSED)
-
-
-def values_of(tensor):
-    """A tensor itself; of a sparse one, the values that it holds."""
-    if not is_sparse(tensor):
-        return tensor
-    return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
-
-
-def with_values(tensor, values):
-    """These values in the place of those of `values_of`, so that autograd sees where
-    they go."""
-    if not is_sparse(tensor):
-        return values
-    if tensor.layout is torch.sparse_coo:
-        found, coalesced = tensor._indices(), tensor.is_coalesced()
-        return torch.sparse_coo_tensor(
-            found, values, tensor.shape, is_coalesced=coalesced
-        )
-    indices = [getattr(tensor, name)() for name in COMPRESSED[tensor.layout]]
-    return torch.sparse_compressed_tensor(
-        *indices, values, tensor.shape, layout=tensor.layout
-    )
 
 
 def is_dense(tensor):

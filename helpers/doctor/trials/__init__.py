@@ -48,6 +48,5 @@ TRIALS = [  # in the order in which they are made
     Trial(second_derivative.second_derivative, unless=NO_SECOND),
     Trial(transforms.forward_mode, unless=UNJUDGED),
     Trial(transforms.over_batches, unless=UNJUDGED),
-    Trial(backward.precision_of_backward, unless=["error"]),
     Trial(backward.as_given, unless=["error"]),
 ]

@@ -134,9 +134,10 @@ def strided(t):
 
 def sliced(t):
     """A part of a wider tensor, as `cat` and `chunk` make it: rows lie apart."""
-    return (
-        torch.cat([t, t, t], -1).narrow(-1, t.shape[-1], t.shape[-1]) if t.dim() else t
-    )
+    if not t.dim():
+        return t
+    beside = torch.zeros_like(t)
+    return torch.cat([beside, t, beside], -1).narrow(-1, t.shape[-1], t.shape[-1])
 
 
 FEW = 6  # calls with other sizes between two

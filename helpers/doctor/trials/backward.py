@@ -1,14 +1,11 @@
 """Trials of backward: does a gradient come back, of which kind, finite, and in which
 precision?"""
 
-import contextlib
-
 import torch
 
 from ..causes.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
 from ..function.isolation import CallError, OwnGenerators, draws
-from ..function.precision import Grain, dtype_of
-from ..function.tensors import is_number, largest, position, values_of, worst
+from ..function.tensors import has_memory, is_number, largest, position, worst
 from ..measure.comparison import Point
 from ..report import brief, error, note, warning
 from ..words import _
@@ -74,29 +71,29 @@ def what_backward_does(exam):
     if exam.first.grad_output_changed:
         yield GRAD_OUTPUT_MODIFIED()
     if changed := exam.first.saved_changed:
-        callers = [memory(t) for t in (*exam.run.passed, *exam.run.outputs)]
+        callers = (*exam.run.passed, *exam.run.outputs)
+        callers = [memory(t) for t in callers if has_memory(t)]
         own = not any(
             memory(t) in callers for t in changed
         )  # so that only a second call fails
         yield SAVED_MODIFIED(
             which=_(", by backward itself"), severity="warning" if own else None
         )
+    subject = exam.subject
+    trained = [subject.names[k] for k in subject.examined if k not in subject.frozen]
     for x, grad in exam.first.returned.items():
-        t = exam.subject.arguments[x]
+        t = subject.arguments[x]
         if not is_number(t):
             yield GRADIENT_FOR_INDEX(x, dtype=brief(t.dtype))
-        elif (
-            not is_number(values_of(grad))
-            or torch.finfo(grad.dtype).eps > exam.precision
-        ):
+        elif not is_number(grad) or torch.finfo(grad.dtype).eps > exam.precision:
             yield GRADIENT_DTYPE(x, dtype=brief(grad.dtype))
-        if grad.shape != t.shape and x in exam.subject.inputs:
+        if grad.shape != t.shape and x in trained:
             yield ENGINE_SUMS(x, got=tuple(grad.shape), wanted=tuple(t.shape))
 
 
 def memory(tensor):
     """Where the memory of its values begins."""
-    return values_of(tensor).untyped_storage().data_ptr()
+    return tensor.untyped_storage().data_ptr()
 
 
 # --- nan and inf ----------------------------------------------------------------------
@@ -148,13 +145,8 @@ def gradients_are_finite(exam):
             yield SINGULAR(x, values=seen)
 
 
-# --- lower precision: in backward alone, and in the dtype that was given --------------
+# --- in the dtype that was given --------------
 
-COARSE_BACKWARD = warning(
-    "coarse-backward",
-    "Backward computes the gradient of {x} in {dtype}, forward computes in {finer}.",
-    look="casts in backward",
-)
 LOW_PRECISION = error(
     "low-precision",
     "The gradient of {x} is right in float64 but not in {dtype}{made}.",
@@ -164,24 +156,6 @@ PART = {
     torch.float32: 1e-2,
     torch.float16: 1e-1,
 }  # of a gradient, by which it may be off
-
-
-def precision_of_backward(exam):
-    """Has a gradient fewer digits than forward, what it saves, and what was given?"""
-    with exam.as_it_was_given() as subject, contextlib.suppress(CallError):
-        with Grain(subject.values) as watch:
-            run = subject.run(subject.values)
-            coarse = [eps or 0.0 for eps in watch.of(run.outputs)]
-            coarse += [torch.finfo(t.dtype).eps for t in run.saved if is_number(t)]
-            vs = [v.to(o.dtype) for v, o in zip(exam.vs, run.outputs, strict=True)]
-            watch.note(vs)
-            grads = subject.backward(run, vs)
-        finest = max(exam.precision, *coarse)
-        finer = torch.float64 if finest < 1e-10 else dtype_of(finest)
-        for x, grad in zip(subject.inputs, grads, strict=True):
-            (eps,) = (None,) if grad is None else watch.of([grad])
-            if eps and eps > max(1e-10, 100 * finest):
-                yield COARSE_BACKWARD(x, dtype=brief(dtype_of(eps)), finer=brief(finer))
 
 
 def as_given(exam):

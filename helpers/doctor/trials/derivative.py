@@ -48,8 +48,8 @@ LARGE = N_("the inputs are large, or many")
 NOT_NEARBY = N_("near the given point, forward raises or is not finite")
 TOO_MANY = N_("another of many inputs is wrong, and was judged first")
 SMALL = 5000  # elements
-SEEDS, DIRECTIONS = 50, 4  # over which an estimator is averaged
-STAYS = 0.2  # of the square of its error, at most, in the mean; noise leaves 1 / SEEDS
+SEEDS, DIRECTIONS = 100, 4  # over which an estimator is averaged
+STAYS = 0.1  # of the square of its error, at most, in the mean; noise leaves 1 / SEEDS
 # Where not all elements are known.
 COARSE = "gradient-wrong", "derivative-wrong", "partly-right"
 SHARP = (  # which say what to write

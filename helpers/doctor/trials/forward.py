@@ -19,20 +19,20 @@ NOTHING_TO_EXAMINE = error(
     "No input is a floating-point or complex tensor with elements.",
 )
 NOT_EXAMINED = note("not-examined", "{what} not examined: {why}.")
-NESTED = N_("it is nested, not a dense tensor")
+NOT_DENSE = N_("it is sparse or nested, not a dense tensor")
 
 
 def there_are_inputs(exam):
-    """Is there anything to be differentiated? Notes what is nested, and so left out."""
+    """Is there anything to be differentiated? Notes what is not dense, and left out."""
     if not exam.subject.values:
         exam.examined = False
         yield NOTHING_TO_EXAMINE()
         return True
     for name, t in zip(exam.subject.names, exam.subject.tensors, strict=True):
         if t.is_floating_point() and (t.layout is not torch.strided or t.is_nested):
-            exam.not_judged(name, _(NESTED))
+            exam.not_judged(name, _(NOT_DENSE))
             what = _("The gradient of `{name}` is").format(name=name)
-            yield NOT_EXAMINED(name, what=what, why=_(NESTED))
+            yield NOT_EXAMINED(name, what=what, why=_(NOT_DENSE))
 
 
 DOUBLE_COPY = note(

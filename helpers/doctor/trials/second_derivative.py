@@ -56,7 +56,6 @@ LEAVES = N_(
     "silently "
     "loses it"
 )
-OF_SPARSE = N_("of what is sparse, only the first derivative is compared")
 COARSE = 1e-5  # an eps with which differences of a gradient show only much
 SECOND_UNSURE = N_("its derivative cannot be compared with differences")
 OPENLY_REFUSED = note(
@@ -142,10 +141,6 @@ class Gradients:
 def second_derivative(exam):
     """Is the derivative of the gradient right, or refused openly?"""
     subject = exam.subject
-    if subject.sparse:
-        for x in subject.inputs:
-            exam.not_judged(x, _(OF_SPARSE))
-        return
     if any(torch.finfo(o.dtype).eps > 100 * subject.eps for o in exam.run.outputs):
         return  # in coarser numbers than those of the differences
     symmetric = exam.has("symmetric-only")

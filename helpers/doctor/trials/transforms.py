@@ -67,10 +67,7 @@ JVP_FAILS = error(
 def forward_mode(exam):
     """Is what jvp gives the derivative of forward, if each input moves alone, and if
     all do?"""
-    subject, declared = (
-        exam.subject,
-        () if exam.subject.sparse else declaring(exam, "jvp"),
-    )
+    subject, declared = exam.subject, declaring(exam, "jvp")
     name = listed(declared, last=" and ")
     lies = {f.input for f in exam.findings if f.code == "unfaithful"}
     symmetric = exam.has("symmetric-only")
@@ -178,7 +175,7 @@ def over_batches(exam):
     last.
     """
     subject, rules = exam.subject, declaring(exam, "vmap", "generate_vmap_rule")
-    if not rules or subject.sparse or subject.run(subject.values) and draws():
+    if not rules or subject.run(subject.values) and draws():
         return
     by_hand = any(cls.vmap is not Function.vmap for cls in rules.values())
     more = {

@@ -79,7 +79,7 @@ slips(
     [
         ("y * (g - total)", "y * g", "term-missing", "g - total"),
         ("y * (g - total)", "y * (1 - y) * g", "contribution-lost", None),
-        ("y * (g - total)", "(g - total)", "factor-missing", "y"),
+        ("y * (g - total)", "(g - total)", "derivative-wrong", "y"),
         (" / ctx.tau", " * ctx.tau", "scaled", "/ ctx.tau"),
         ("(g * y).sum(-1", "(g * y).sum(0", "gradient-wrong", "1, keepdim"),
         ("(g * y).sum(-1", "(g * y).mean(-1", "term-missing", "sum"),
@@ -123,7 +123,7 @@ slips(
         (
             "gweight = (g * normal).sum((0, 1))\n        g = g * weight",
             "g = g * weight\n        gweight = (g * normal).sum((0, 1))",
-            "factor-missing",
+            "derivative-wrong",
             "",
         ),
     ],
@@ -157,7 +157,7 @@ slips(
     lambda: (*draw((2, 9), (3,)), 2),
     [
         ("gx[:, window] +=", "gx[:, window] =", "contribution-lost", "+="),
-        ("+= kernel[j] * g", "+= kernel[-1 - j] * g", "misplaced", ""),
+        ("+= kernel[j] * g", "+= kernel[-1 - j] * g", "partly-right", ""),
         ("+= kernel[j] * g", "-= kernel[j] * g", "negated", "kernel[j]"),
         ("range(len(kernel))", "range(len(kernel) - 1)", "gradient-shape", None),
         (" * g).sum()", " * g).mean()", "mean-for-sum", "sum"),
@@ -254,7 +254,7 @@ slips(
         ("(t < 0.4)", "(t > 0.4)", "other-mask", "t < 0.4"),
         ("gt * (t < 0.4)", "gt * 1", "partly-right", None),
         ("(slope - t * t)", "(slope + t * t)", "derivative-wrong", "slope - t * t"),
-        ("gt[perm.argsort()]", "gt[perm]", "misplaced", "argsort"),
+        ("gt[perm.argsort()]", "gt[perm]", "partly-right", "argsort"),
         ("(t, w, rows", "(x[perm], w, rows", "derivative-wrong partly-right", None),
         ("a * b", "a + b", "not-linear", "a * b"),
     ],

@@ -35,9 +35,7 @@ slip_of_square("NumberForGradient", "return 2.0", "gradient-type", "returned `fl
 slip_of_square("ImaginaryGradient", "return 2j * grad_output", "complex-for-real")
 slip_of_square("MissingAttribute", "return grad_output * ctx.x", "attribute-missing")
 slip_of_square("Undefined", "return grad_output * two * x", "raised", "Backward raised")
-slip_of_square(
-    "WrongDevice", 'return torch.empty_like(x, device="meta")', "gradient-device"
-)
+slip_of_square("WrongDevice", 'return torch.empty_like(x, device="meta")', "raised")
 slip(
     "DeletesWhatItNeeds",
     Double,
@@ -102,7 +100,6 @@ def called_as_in_2017(x):
 
 
 for code, fn in {
-    "dtype-mix": lambda x: x @ torch.ones(4, 2),  # float32
     "layout": lambda x: x.t().view(-1),
     "numpy-detour": lambda x: torch.from_numpy(x.numpy()),
     "output-detached": lambda x: torch.from_numpy(np.exp(x.detach().numpy())),
