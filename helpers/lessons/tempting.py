@@ -161,6 +161,20 @@ TEMPTING = {
             "without one are the two exponentials."
         ),
     },
+    "5 checks": {
+        (False, False, True, False): N_(
+            "`3x` is not the derivative. But its own derivative is followed, and that "
+            "is all that `gradgradcheck` asks."
+        ),
+        (False, True, True, True): N_(
+            "`save_for_backward` gives an intermediate back as it went in, without a "
+            "history."
+        ),
+        (False, False, True, True): N_(
+            "`gradgradcheck` takes the first derivative as given, right or wrong. And "
+            "an intermediate comes back without a history."
+        ),
+    },
     "5 once": {
         "an error": N_(
             "The error waits in a node that leads nowhere. `grad` follows only edges "
