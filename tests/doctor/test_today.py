@@ -274,6 +274,21 @@ class GroupScale(Function):
         return g * w, (g * x).mean(0), None
 
 
+@case("partly-right", "it is multiplied by 0.5.", inputs=(*f64((12,)), 2))
+class HalfAboveZero(Function):
+    """By 1/2, which has nothing to do with the number of groups."""
+
+    @staticmethod
+    def forward(ctx, x, groups):
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * torch.where(x > 0, x, 2 * x), None
+
+
 # --- one finding beside another -------------------------------------------------------
 
 
