@@ -2,8 +2,8 @@
 
 A row matches kinds of nodes and gives texts to stand in their place. Rows come in the
 order in which their edits are tried and told, the simplest first. To add one: a row in
-EXPRESSIONS, as templates or as a function of the site, and one line in the table of the
-tests.
+EXPRESSIONS, as templates or as a function of the site, and a slip in the cases that
+only this row undoes.
 """
 
 import ast
