@@ -410,6 +410,27 @@ class SumOfAll(Function):
         return y * (g - (g * y).sum())
 
 
+@case("shifted", "came before", inputs=(*f64((5, 2)), 0.5), lines=True)
+class LeakySum(Function):
+    """Of two lines in a loop, the one that should come first comes second."""
+
+    @staticmethod
+    def forward(ctx, x, a):
+        ctx.a, carry, sums = a, torch.zeros_like(x[0]), []
+        for row in x:
+            carry = a * carry + row
+            sums.append(carry)
+        return torch.stack(sums)
+
+    @staticmethod
+    def backward(ctx, g):
+        carry, grads = torch.zeros_like(g[0]), []
+        for t in reversed(range(len(g))):
+            grads.append(carry)
+            carry = ctx.a * carry + g[t]
+        return torch.stack(grads[::-1]), None
+
+
 # --- what nobody accuses, or with the hint that accepts what is meant -----------------
 
 
