@@ -20,8 +20,9 @@ repeat the same backward under other circumstances: with an expanded grad_output
 second time, for one of the inputs only, and so on. A jvp is compared with differences,
 too, and a rule for vmap with a loop over the batch.
 
-It does not examine tensors that a closure holds, branches that its calls do not take,
-or whether forward computes what it should.
+It does not examine tensors that a closure holds, sparse and nested tensors, hooks on
+parameters, branches that its calls do not take, or whether forward computes what it
+should.
 
 Sources of the ideas
 - v · J · u instead of Jacobians: gradcheck's fast mode,

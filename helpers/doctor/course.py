@@ -23,8 +23,7 @@ SECTIONS = {  # the number of a chapter and a heading in it: codes
     "once_differentiable": "double-backward-missing numpy-detour",
     "10 A rule for vmap: generate_vmap_rule, or your own": "vmap-wrong vmap-fails",
     "10 Forward mode: dual numbers and jvp": "jvp-wrong jvp-fails",
-    '11 Which line is wrong: "right '
-    'if"': "scaled negated factor-missing derivative-wrong",
+    '11 Which line is wrong: "right if"': "scaled negated derivative-wrong",
     "11 Choose the inputs: branches, extreme values, "
     "repeats": "contribution-lost right-here-only",
     "11 No mistake: a kink, and a gradient by decision": "kink estimator",

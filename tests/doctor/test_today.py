@@ -274,6 +274,21 @@ class GroupScale(Function):
         return g * w, (g * x).mean(0), None
 
 
+@case("partly-right", "it is multiplied by 0.5.", inputs=(*f64((12,)), 2))
+class HalfAboveZero(Function):
+    """By 1/2, which has nothing to do with the number of groups."""
+
+    @staticmethod
+    def forward(ctx, x, groups):
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * torch.where(x > 0, x, 2 * x), None
+
+
 # --- one finding beside another -------------------------------------------------------
 
 
@@ -393,6 +408,27 @@ class SumOfAll(Function):
     def backward(ctx, g):
         (y,) = ctx.saved_tensors
         return y * (g - (g * y).sum())
+
+
+@case("shifted", "came before", inputs=(*f64((5, 2)), 0.5), lines=True)
+class LeakySum(Function):
+    """Of two lines in a loop, the one that should come first comes second."""
+
+    @staticmethod
+    def forward(ctx, x, a):
+        ctx.a, carry, sums = a, torch.zeros_like(x[0]), []
+        for row in x:
+            carry = a * carry + row
+            sums.append(carry)
+        return torch.stack(sums)
+
+    @staticmethod
+    def backward(ctx, g):
+        carry, grads = torch.zeros_like(g[0]), []
+        for t in reversed(range(len(g))):
+            grads.append(carry)
+            carry = ctx.a * carry + g[t]
+        return torch.stack(grads[::-1]), None
 
 
 # --- what nobody accuses, or with the hint that accepts what is meant -----------------

@@ -12,8 +12,8 @@ from ..words import N_, _, listed
 IS_ZERO, IS_WRONG = N_("is zero"), N_("is wrong")
 SHOULD_BE_ZERO = N_("should be zero")
 NEARLY_ZERO = N_("should be nearly zero")
-IS_NEGATED = N_("is negated{value}")
-IS_MULTIPLIED = N_("is multiplied by {factor}{value}")
+IS_NEGATED = N_("is negated")
+IS_MULTIPLIED = N_("is multiplied by {factor}")
 BRANCH = N_("masks, branches and bounds, and the formula there")
 INDICES = N_("indices, slices and bounds, and the formula there")
 FORMULA = N_("the formula, term by term, at an element that is wrong")
@@ -24,12 +24,6 @@ AT_0 = N_("where {what} is 0")
 ABOVE_0, BELOW_0 = N_("where {what} is above 0"), N_("where {what} is below 0")
 ABOVE = N_("where {what} is above {bound}{number}")
 BELOW = N_("where {what} is below {bound}{number}")
-POWERS = (
-    (1, N_(" = {name}")),
-    (-1, N_(" = 1 / {name}")),
-    (2, N_(" = {name}²")),
-    (-2, N_(" = 1 / {name}²")),
-)
 IN_PART = {
     BRANCH: N_("is right in part: {where}, it {how}"),
     INDICES: N_("is right in part: {where} it {how}"),
@@ -208,16 +202,6 @@ def named_dims(dims):
     return _("dimensions {first} and {last}").format(first=listed(first), last=last)
 
 
-def value_of(factor, numbers):
-    """Which of the numbers that were given this factor is, or "" if it is none."""
-    for power, template in POWERS:
-        for name, n in numbers.items():
-            close = 1e-4 * abs(factor)
-            if not isinstance(factor, complex) and abs(n**power - factor) < close:
-                return _(template).format(name=name)
-    return ""
-
-
 def in_part(m, where, look):
     """What fills the gaps of a sentence on what is right in part, by a `rule`."""
     return partly(m, _(IN_PART[look]).format(where=where, how=in_words(*how(m))), look)
@@ -245,10 +229,10 @@ def partly(m, what, look):
 def how(m):
     """What the gradient is where it is wrong: a `relation`."""
     there = (t[:, m.wrong] for t in (m.sampled, m.expected, m.limit))
-    return relation(*there, m.subject.numbers)
+    return relation(*there)
 
 
-def relation(given, expected, limit, numbers):
+def relation(given, expected, limit):
     """What all these wrong numbers are: one of the templates above, and what fills
     it."""
     ratio = given / expected
@@ -258,10 +242,9 @@ def relation(given, expected, limit, numbers):
     if (expected.abs() <= limit).all():
         return (NEARLY_ZERO if expected.any() else SHOULD_BE_ZERO), {}
     if first.isfinite() and ((ratio - first).abs() <= 1e-4 * first.abs()).all():
-        value = value_of(first.item(), numbers)
         if abs(first + 1) < 1e-4:
-            return IS_NEGATED, {"value": value}
-        return IS_MULTIPLIED, {"factor": brief(first.item()), "value": value}
+            return IS_NEGATED, {}
+        return IS_MULTIPLIED, {"factor": brief(first.item())}
     return IS_WRONG, {}
 
 

@@ -12,7 +12,7 @@ from ..measure.comparison import same
 from ..report import MEANT, brief
 from ..words import N_, _
 from .cause import cause
-from .where import POWERS, named_dims, subsets
+from .where import named_dims, subsets
 
 ROUNDINGS = 16  # of the dtype that was given, by which a gradient may rightly be off
 
@@ -110,6 +110,14 @@ def sizes(m):
             of = t if 1 < len(dims) == len(shape) else of
             found.append((len(dims), math.prod(shape[d] for d in dims), of))
     return [pair for _, *pair in sorted(found, key=lambda triple: triple[0])]
+
+
+POWERS = (
+    (1, N_(" = {name}")),
+    (-1, N_(" = 1 / {name}")),
+    (2, N_(" = {name}²")),
+    (-2, N_(" = 1 / {name}²")),
+)
 
 
 def reason(ms):

@@ -215,8 +215,6 @@ class Subject:
         self.names = [name for name, _t in slots]
         self.leaves = {name for name, t in slots if t.requires_grad and t.is_leaf}
         self.original = [t.detach() for _name, t in slots]
-        # {name: why its gradient is not examined, a code of NOT_JUDGED}
-        self.unjudged = {}
         self.dtype = None  # of the examination; None is as given
         self.choose([k for k, wanted in enumerate(examined) if wanted])
         low = [

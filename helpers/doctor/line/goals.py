@@ -171,7 +171,7 @@ def uncut_if(subject, codes, right):
 
 
 def exits(subject):
-    """What leaves autograd in the functions that forward calls: `Said`, or None."""
+    """What leaves autograd in the functions that forward calls, in words; or None."""
     found = [
         edit for code in forward_codes(subject) for edit in edits_of(code, {}, CUTS)
     ]

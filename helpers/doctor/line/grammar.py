@@ -2,8 +2,8 @@
 
 A row matches kinds of nodes and gives texts to stand in their place. Rows come in the
 order in which their edits are tried and told, the simplest first. To add one: a row in
-EXPRESSIONS, as templates or as a function of the site, and one line in the table of the
-tests.
+EXPRESSIONS, as templates or as a function of the site, and a slip in the cases that
+only this row undoes.
 """
 
 import ast
@@ -376,16 +376,24 @@ ASSIGNED = {
 
 
 def lines_of(code):
-    """Lines left out, or of another kind; conditions."""
+    """Lines left out, before one of the next, or of another kind; conditions."""
     for node in (code.tree, *code.nodes):
         for block in (getattr(node, name, None) for name in ("body", "orelse")):
-            for line in block if isinstance(block, list) else ():
+            for k, line in enumerate(block if isinstance(block, list) else ()):
+                old = ast.unparse(line)
                 for at, new in of_a_line(line):
                     before, after = (t.split("\n")[0] for t in (ast.unparse(at), new))
                     said = _(STANDS).format(new=after, old=before)
                     if new == "pass":
                         said = _("`{line}` were left out").format(line=before)
                     yield Edit(code, line, {at: new}, said)
+                for other in block[k + 1 : k + 4]:
+                    new = ast.unparse(other)
+                    if "\n" not in old + new:
+                        said = _("`{line}` came before `{other}`").format(
+                            line=new, other=old
+                        )
+                        yield Edit(code, other, {line: new, other: old}, said)
 
 
 def of_a_line(line):

@@ -135,7 +135,7 @@ def against_differences(exam, us, found, **words):
                 how = _("does not change with that of `{x}`").format(x=x)
             elif len(given) > 1:  # one number is another's multiple by chance
                 pair = given[wrong], expected[wrong]
-                how = in_words(*relation(*pair, limit[wrong], subject.numbers))
+                how = in_words(*relation(*pair, limit[wrong]))
             seen = worst(tangent, shaped(expected, tangent))
             return JVP_WRONG(x, y, seen, how=how, **words)
     return None
