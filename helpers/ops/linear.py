@@ -79,13 +79,11 @@ class LinearFunction(torch.autograd.Function):
 
 
 def linear(input, weight, bias=None):
-    """`input @ weight.T + bias`, a drop-in for `torch.nn.functional.linear`.
+    """`input @ weight.T + bias`, as `torch.nn.functional.linear`.
 
-    input: (..., in_features); weight: (out_features, in_features), or (in_features) for
-    one feature without a dimension; bias: (out_features), None, or of any shape that
-    broadcasts to the result. All of one floating-point dtype and on one device; under
-    autocast they are cast as PyTorch's own linear casts them. Returns (...,
-    out_features), or (...).
+    input: (..., in_features); weight: (out_features, in_features); bias: (out_features)
+    or None. All of one floating-point dtype and on one device; under autocast they are
+    cast as PyTorch's own linear casts them. Returns (..., out_features).
 
     Derivatives of every order, in reverse and in forward mode. Right under
     `torch.func.grad`, `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and `linearize`,
@@ -115,24 +113,21 @@ def linear(input, weight, bias=None):
             raise ValueError(
                 f"{name} is on {tensor.device}, but input is on {input.device}"
             )
-    if weight.dim() not in (1, 2):
+    if weight.dim() != 2:
         raise ValueError(
-            "weight must have shape (out_features, in_features) or (in_features,), "
+            "weight must have shape (out_features, in_features), "
             f"got {tuple(weight.shape)}"
         )
-    in_features = weight.shape[-1]
+    out_features, in_features = weight.shape
     if input.dim() == 0 or input.shape[-1] != in_features:
         raise ValueError(
             f"input must have shape (..., {in_features}) to fit weight "
             f"{tuple(weight.shape)}, "
             f"got {tuple(input.shape)}"
         )
-    shape = *input.shape[:-1], *weight.shape[:-1]
-    # Of the features alone.
-    own = bias is None or (weight.dim() == 2 and bias.shape == shape[-1:])
-    if not own and not _broadcasts(bias.shape, shape):
+    if bias is not None and bias.shape != (out_features,):
         raise ValueError(
-            f"bias must broadcast to the result {shape}, got {tuple(bias.shape)}"
+            f"bias must have shape ({out_features},), got {tuple(bias.shape)}"
         )
     device_type = input.device.type
     if not input.is_meta and torch.is_autocast_enabled(
@@ -153,21 +148,14 @@ def linear(input, weight, bias=None):
     # Spelled out because reshape(-1, 0) would be ambiguous for a layer without input
     # features.
     rows = tensors["input"].reshape(math.prod(input.shape[:-1]), in_features)
-    weight, bias = tensors["weight"], tensors.get("bias")
-    weight = weight if weight.dim() == 2 else weight[None]
     # A compiler takes no Function with a jvp.
     call = (
         LinearFunction.forward
         if torch.compiler.is_compiling()
         else LinearFunction.apply
     )
-    output = call(rows, weight, bias if own else None).reshape(shape)
-    return output if own else output + bias
-
-
-def _broadcasts(small, large):
-    pairs = zip(small[::-1], large[::-1], strict=False)
-    return len(small) <= len(large) and all(size in (1, whole) for size, whole in pairs)
+    output = call(rows, tensors["weight"], tensors.get("bias"))
+    return output.reshape(*input.shape[:-1], out_features)
 
 
 class Linear(torch.nn.Module):

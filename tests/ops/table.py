@@ -360,20 +360,18 @@ OPS = {
                 ValueError,
                 "weight is on cpu, but input is on",
             ),
-            (weight(1, 2, 3), ValueError, "or (in_features,), got (1, 2, 3)"),
+            (
+                weight(1, 2, 3),
+                ValueError,
+                "weight must have shape (out_features, in_features), got (1, 2, 3)",
+            ),
             (
                 weight(3, 2),
                 ValueError,
                 "input must have shape (..., 2) to fit weight (3, 2)",
             ),
             ({"input": random()}, ValueError, "got ()"),
-            (
-                {"bias": random(3)},
-                ValueError,
-                "bias must broadcast to the result (4, 2), got (3,)",
-            ),
-            ({"bias": random(2, 1)}, ValueError, "got (2, 1)"),
-            ({"bias": random(1, 4, 2)}, ValueError, "got (1, 4, 2)"),
+            ({"bias": random(3)}, ValueError, "bias must have shape (2,), got (3,)"),
         ],
     ),
     "linear_cross_entropy": Op(
