@@ -8,7 +8,7 @@ import math
 import torch
 
 from ..function.tensors import largest
-from ..report import MEANT
+from ..report import MEANT, brief
 from ..words import N_, _
 from . import whole  # noqa: F401  (its rows come first)
 from .cause import cause
@@ -23,6 +23,12 @@ from .where import (
     subsets,
 )
 
+POWERS = {
+    1: N_("lacks a factor of"),
+    -1: N_("has one factor too many of"),
+    2: N_("lacks two factors of"),
+    -2: N_("has two factors too many of"),
+}
 EXP = N_("exp of {name}")
 
 # --- contributions: what each element of grad_output adds, and where to ---------------
@@ -222,6 +228,30 @@ def inner_derivative_forgotten(ms):
 )
 def right_only_for_ones(ms):
     yield {}, lambda m: m.y.numel() > 1 and m.is_right_for_ones
+
+
+@cause(
+    "factor-missing",
+    "The gradient of {x} {lacks} {what}{rest}.",
+    look="where {what} enters the gradient of {x}",
+)
+def factor_missing(ms):
+    """An input or the output, or exp of it, perhaps times a number."""
+    names = [*ms[0].tensors] if ms.ratios and len(ms.ratios[0][0]) > 1 else []
+    of = [(name, name, lambda t: t) for name in names]
+    of += [(_(EXP).format(name=name), name, torch.exp) for name in names]
+    for (what, name, made), (power, lacks) in itertools.product(of, POWERS.items()):
+        number = ms.multiple(
+            lambda m: (m.given * made(m.wide(name)) ** power).nan_to_num()
+        )
+        if number:
+            rest = _(", and is multiplied by {factor}").format(factor=brief(1 / number))
+            return {
+                "lacks": _(lacks),
+                "what": what,
+                "rest": rest if abs(number - 1) > 1e-4 else "",
+            }
+    return None
 
 
 @cause("partly-right")

@@ -79,6 +79,22 @@ class MeanRows(Function):
 
 
 wrong("Subtract", "negated", pair, lambda x, y: x - y, lambda g, x, y: (g, g))
+wrong(
+    "ExpOfSquare",
+    "factor-missing",
+    vector,
+    lambda x: torch.exp(x * x),
+    lambda g, x: g * torch.exp(x * x),
+    "lacks a factor of `x`, and is multiplied by 0.5",
+)
+wrong(
+    "MasksTwice",
+    "factor-missing",
+    lambda: (*draw((5,)), torch.tensor([0, 1.5, 0, 2, -0.7], dtype=torch.float64)),
+    lambda x, y: x * y,
+    lambda g, x, y: (g * y * y, g * x),
+    "has one factor too many of `y`.",
+)
 wrong("Sine", "inner-derivative-forgotten", vector, lambda x: x.sin(), lambda g, x: g)
 wrong(
     "DiagonalOfSoftmax",
