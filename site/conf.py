@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "site"))
 import front  # noqa: E402
 from exercises import add_help  # noqa: E402
+from predictions import add_forms  # noqa: E402
 from search import name_rows, write_index  # noqa: E402
 
 ADDRESS = os.environ.get("GITHUB_REPOSITORY")  # unknown to a local build
@@ -106,7 +107,14 @@ myst_heading_slug_func = "anchors.of_jupyterlab"
 smartquotes_action = (
     "qe"  # quotes and ellipses: `--doctor` in a heading keeps its two dashes
 )
-mathjax_path = "mathjax/tex-chtml.js"
+mathjax_path = "mathjax/startup.js"
+mathjax3_config = {
+    "loader": {
+        "load": ["input/tex-base", "[tex]/ams", "output/chtml", "a11y/assistive-mml"]
+    },
+    "tex": {"packages": {"[+]": ["ams"]}},
+    "options": {"enableAssistiveMml": True},
+}
 
 html_theme = "sphinx_book_theme"
 html_context = {
@@ -122,14 +130,19 @@ html_title = project
 html_favicon = "static/favicon.svg"
 html_static_path = ["static", "../.github/pictures/slope.png"]
 html_css_files = ["style.css"]
-html_js_files = ["search.js"]
+html_js_files = ["search.js", "page.js"]
 html_sourcelink_suffix = (
     ""  # the notebook that a page is made of is downloaded as it is
 )
 templates_path = ["templates"]
-html_additional_pages = dict.fromkeys(front.FRONT.values(), "front.html")
+html_additional_pages = dict.fromkeys(front.FRONT.values(), "front.html") | {
+    "404": "404.html"
+}
 html_sidebars = {"**": ["search-button-field.html", "chapters.html"]}
 
+DEEPER = re.compile(
+    r'<section id="[^"]*">\s*(?:<span id="[^"]*"></span>\s*)?<h2>(?:Deeper:|选读：)'
+)
 LOG = logging.getLogger(__name__)
 PART = re.compile(r"(?<=[^\W_][_/.=])(?=\w{3})")
 TO_A_CELL = re.compile(r"\]\((\d\d_\w+\.ipynb)#cell-id=([^)\s]+)\)")
@@ -207,6 +220,9 @@ def on_source_read(app, document, content):
         ("code_prompt_show", "code_prompt_hide"), FOLD[edition(document)], strict=True
     )
     notebook["metadata"]["mystnb"] = dict(prompts)
+    add_forms(notebook, edition(document))
+    first = next(c for c in notebook["cells"] if c["cell_type"] == "code")
+    first["metadata"]["tags"] = [*first["metadata"].get("tags", []), "hide-input"]
     for cell in notebook["cells"]:
         if (
             cell["metadata"].get("jupyter", {}).get("outputs_hidden")
@@ -282,6 +298,21 @@ def on_doctree(app, doctree, document):
             let_break(cell)
 
 
+def neighbours(document):
+    """Links to the chapters before and after."""
+    names = dict(chapters(edition(document)))
+    pages = list(names)
+    place = pages.index(document)
+    links = []
+    if place:
+        before = pages[place - 1]
+        links.append(f'<a href="{Path(before).name}.html">← {names[before]}</a>')
+    if place + 1 < len(pages):
+        after = pages[place + 1]
+        links.append(f'<a href="{Path(after).name}.html">{names[after]} →</a>')
+    return " ".join(links)
+
+
 def on_page(app, document, template, context, doctree):
     """What the templates need: the chapters of the edition, the switch, how to run a chapter."""
     speak(app, document)
@@ -298,6 +329,9 @@ def on_page(app, document, template, context, doctree):
         "nothing_found": NOTHING[folder],
         "docstitle": course if "/" in document else "",
     }
+    if template == "404.html":
+        context |= {"base": html_baseurl or "/"}
+        return
     other = app.builder.get_relative_uri(document, twin(document))
     if template == "front.html":
         shown = front.context(app.builder, folder, README[folder], [*chapters(folder)])
@@ -321,8 +355,16 @@ def on_page(app, document, template, context, doctree):
                 file=f"{document}.ipynb",
                 source=SOURCE[folder].format(Path(document).name),
             )
-        line = f'<a href="{other}">{SWITCH[folder]}</a> · {line}'
-        context["body"] = f'<p class="how-to-run">{line}</p>\n{context["body"]}'
+        line = f'<a class="switch" href="{other}">{SWITCH[folder]}</a> · {line}'
+        bar = neighbours(document)
+        body = context["body"].replace(
+            "</h1>", f'</h1>\n<p class="how-to-run">{line}</p>', 1
+        )
+        body = f'<nav class="bar">{bar}</nav>\n{body}'
+        core = DEEPER.search(body)
+        if core:  # at the end of the core, too
+            body = f'{body[: core.start()]}<p class="neighbours">{bar}</p>\n{body[core.start() :]}'
+        context["body"] = body
     unhelpful = ' aria-label="Toggle hidden content"'  # is read out instead of "Show the output"
     context["body"] = context["body"].replace(unhelpful, "")
     paragraphs = (  # of words; the first of a README is the link to the other edition
@@ -351,11 +393,10 @@ def describe(context, document, description, other):
 
 
 def on_finished(app, exception):
-    """Pictures for the front page, the index of the search; `zh/` leads to the Chinese edition."""
+    """The index of the search; `zh/` leads to the Chinese edition."""
     if exception or app.builder.name != "html":
         return
     out = Path(app.outdir)
-    front.write_thumbnails(out / "_static" / "thumbnails")
     write_index(app, lambda document: LANGUAGE[edition(document)])
     (out / "zh" / "index.html").write_text(
         '<!doctype html><meta http-equiv="refresh" content="0; url=../index.zh.html">'

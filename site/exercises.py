@@ -67,7 +67,8 @@ def _verdict(source, given):
 
 
 @contextmanager
-def _speaking(folder):
+def speaking(folder):
+    """What the course says, it says in the language of the edition."""
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = "zh" if folder == "zh" else "en"
     try:
@@ -114,10 +115,10 @@ def _folded(summary, *parts):
 def help_with(number, folder):
     """What a page says under an exercise, as nodes, in the language of the edition."""
     given, words = exercise(number), WORDS[folder]
-    with _speaking("notebooks"):  # in English, whose words are expected
+    with speaking("notebooks"):  # in English, whose words are expected
         attempts = _wrong_attempts(number)
     result = nodes.container(classes=["exercise-help"])
-    with _speaking(folder):
+    with speaking(folder):
         for count, hint in enumerate(given.hints, 1):
             summary = words["hint"].format(count, len(given.hints))
             result += _folded(summary, _paragraph(_(hint)))
@@ -140,7 +141,7 @@ def help_with(number, folder):
 def answers_to(numbers, folder):
     """A fold with the answers to drills, as nodes."""
     result = nodes.container(classes=["exercise-help"])
-    with _speaking(folder):
+    with speaking(folder):
         said = [
             part
             for given in map(drill, numbers)

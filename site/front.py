@@ -1,30 +1,69 @@
-"""The front page: what this is, four ways in, the tasks, the chapters, and how to install.
+"""The front page: a slope that breaks, one field for both indexes, the map of the chapters.
 
-What is said here stands below, in both languages; tables and commands are the README's, titles,
-questions and pictures are the notebooks'.
+What is said here stands below, in both languages; commands, minutes and ways through are the
+README's, titles and questions are the notebooks', the rows of the indexes are chapter 19's, and
+the verdicts are those of the course's judge.
 """
 
 import json
+import os
 import re
 from pathlib import Path
 
+from candidates import verdicts
 from docutils import nodes
-from PIL import Image
+from search import rows as index_rows
 
 ROOT = Path(__file__).parents[1]
-PICTURES = ROOT / ".github" / "pictures"
+ADDRESS = os.environ.get("GITHUB_REPOSITORY")  # unknown to a local build
 FRONT = {
     "notebooks": "index",
     "zh": "index.zh",
 }  # the page, by the folder of the edition
-WIDTH = 480  # of a thumbnail, in pixels: twice what it is shown at
+PARTS = ["00 01 02 03 04 05 06", "07 08 09 15 16", "10 11 13 20", "12 14 17 18"]
+COVERS = {  # what a chapter is about, in code
+    "00": "x = 100: nan",
+    "01": "2017",
+    "02": "ctx",
+    "03": "None",
+    "04": "gradcheck",
+    "05": "∂²L/∂x²",
+    "06": "nn.Module",
+    "07": "threadIdx.x",
+    "08": 'extern "C"',
+    "09": "fullgraph=True",
+    "10": "vmap(grad(f))",
+    "11": "✗ transposed",
+    "12": "36 → 13",
+    "13": "round′(x) = 1",
+    "14": "all_reduce",
+    "15": "61 µs → 9.7",
+    "16": "pip install",
+    "17": "bfloat16",
+    "18": "Diagonal(d)",
+    "20": "softmax(QKᵀ)V",
+}
 WORDS = {
     "notebooks": {
         "claim": "A course on writing your own differentiable operations in PyTorch, with tested "
         "code to copy into your project.",
-        "caption": "Plain autograd loses this slope where x is large. The first chapter repairs "
-        "it, in one `backward`.",
+        "slide": "The slope of log(1 + exp(x)), in float32. Slide x beyond 88:",
+        "names": {"value": "log(1 + exp(x))", "theirs": "its slope, by autograd",
+                  "ours": "its slope, by our backward"},
+        "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends near 89, ours "
+        "goes on at 1",
+        "lines": "Which line belongs into `backward`? The course's judge says:",
+        "repaired": "The first chapter tells this story, in 15 minutes.",
         "start": "Start with chapter 00",
+        "look_up": "What do you want to do, or which error do you have?",
+        "example": "retain_graph, a gradient penalty, expected m1 and m2 …",
+        "none": "No row has these words.",
+        "all_rows": "All tasks, messages and symptoms: chapter 19",
+        "needs": "needs",
+        "minutes": "minutes",
+        "parts": ["The API, and whether it is right", "Kernels, compilers, packages",
+                  "Derivatives and their traps", "Memory, processes, bits, tensors"],
+        "repository": "The repository",
         "install": "Install it",
         "more": "All commands, what they download, and how to teach with the course: the README",
         "ways": {
@@ -41,9 +80,23 @@ WORDS = {
     "zh": {
         "claim": "一门课程，讲怎样在 PyTorch 里写你自己的可微算子，"
         "并附有经过测试、可以复制到你的项目里的代码。",
-        "caption": "x 较大时，普通的 autograd 算不出这个斜率。"
-        "第 00 章用一个 `backward` 把它修好。",
+        "slide": "这是 log(1 + exp(x)) 在 float32 下的斜率。把 x 拖到 88 以上看看：",
+        "names": {"value": "log(1 + exp(x))", "theirs": "autograd 算出的斜率",
+                  "ours": "我们的 backward 算出的斜率"},
+        "drawn": "log(1 + exp(x)) 在 −20 到 120 之间的斜率：autograd 的曲线在 89 附近中断，"
+        "我们的曲线保持为 1",
+        "lines": "`backward` 里该写哪一行？点开看看课程的检查结果：",
+        "repaired": "第 00 章讲的就是这个故事，只要 15 分钟。",
         "start": "从第 00 章开始",
+        "look_up": "你想做什么？或者遇到了什么报错？",
+        "example": "retain_graph、梯度惩罚、expected m1 and m2 ……",
+        "none": "没有哪一行含有这些词。",
+        "all_rows": "全部任务、报错和症状：第 19 章",
+        "needs": "先读",
+        "minutes": "分钟",
+        "parts": ["API，以及怎样确认它正确", "核函数、编译器、打包",
+                  "各种导数和它们的陷阱", "显存、进程、位数、张量"],
+        "repository": "代码仓库",
         "install": "安装",
         "more": "全部命令、要下载多少、怎样用这门课程教学：见 README",
         "ways": {
@@ -73,12 +126,6 @@ def _section(node):
 def _of_readme(builder, readme):
     """What the front page shows of the README, and the address of its table of what to copy."""
     doctree = builder.env.get_and_resolve_doctree(readme, builder)
-    marks = (
-        raw
-        for raw in doctree.findall(nodes.raw)
-        if raw.astext().strip() == "<!-- tasks -->"
-    )
-    table = _first(marks, "the tasks").next_node(nodes.bullet_list, ascend=True)
     blocks = [
         b for b in doctree.findall(nodes.literal_block) if "jupyter lab" in b.astext()
     ]
@@ -86,59 +133,87 @@ def _of_readme(builder, readme):
         t for t in doctree.findall(nodes.literal) if t[-1].astext() == "softplus.py"
     )
     copy = _section(_first(code, "the table of what to copy"))["ids"][0]
-    shown = [
-        builder.render_partial(node.deepcopy())["fragment"] for node in (table, *blocks)
-    ]
     return {
-        "tasks": shown[0],
-        "tasks_title": _section(table).next_node(nodes.title).astext(),
-        "commands": shown[1:],
+        "commands": [
+            builder.render_partial(block.deepcopy())["fragment"] for block in blocks
+        ],
         "copy": f"{readme}.html#{copy}",
-        "picture": _first(doctree.findall(nodes.image), "a picture")["alt"],
     }
 
 
-def _chapter(document, title):
-    """A chapter's number, title, question and picture, if it has one."""
-    cells = json.loads((ROOT / f"{document}.ipynb").read_text(encoding="utf-8"))[
-        "cells"
-    ]
-    question = re.search(r"(?s)\*\*(.+?)\*\*", "".join(cells[0]["source"]))[1]
-    tags = [tag for cell in cells for tag in cell["metadata"].get("tags", [])]
-    pictures = [
-        tag.removeprefix("picture-") for tag in tags if tag.startswith("picture-")
-    ]
-    number, _, name = title.partition(" ")
-    return {
-        "number": number,
-        "name": name,
-        "question": re.sub("[`*]", "", question),
-        "picture": pictures[0] if pictures else None,
-        "page": f"{document}.html",
-    }
+def _chapters(folder, chapters):
+    """{number: card} of the chapters, with the minutes and needs of the README's table, and the
+    ways through them: (name, hours, numbers).
+    """
+    readme = "README.zh.md" if folder == "zh" else "README.md"
+    text = (ROOT / readme).read_text(encoding="utf-8")
+    cards = {}
+    for document, title in chapters:
+        cells = json.loads((ROOT / f"{document}.ipynb").read_text(encoding="utf-8"))
+        first = "".join(cells["cells"][0]["source"])
+        number, _, name = title.partition(" ")
+        row = re.search(
+            rf"^\| \[{number} .*\| ([^|]+) \| ([^|]+) \|$", text, re.MULTILINE
+        )
+        cards[number] = {
+            "number": number,
+            "name": name,
+            "question": re.sub("[`*]", "", re.search(r"(?s)\*\*(.+?)\*\*", first)[1]),
+            "cover": COVERS.get(number),
+            "page": f"{document}.html",
+            "minutes": row[1],
+            "needs": row[2],
+        }
+    through = []
+    for name, hours, numbers in re.findall(
+        r"^- \*\*(.+?)\*\*[,，] ?(.+?)[:：] ?(.+)$", text, re.MULTILINE
+    ):
+        found = re.findall(r"\b\d\d\b", re.sub(r"\]\([^)]*\)", "", numbers))
+        wanted = [n for n in cards if n not in found] if found == ["19"] else found
+        if set(wanted) <= set(cards) and wanted:
+            through.append((name, hours, " ".join(wanted)))
+    return cards, through
+
+
+def _rows(builder, document):
+    """(text, page) of each row of the indexes of chapter 19."""
+    folder = document.split("/")[0]
+    doctree = builder.env.get_and_resolve_doctree(document, builder)
+    for row in index_rows(doctree):
+        link = next(row[2].findall(nodes.reference), None)
+        if link:
+            target = link.get("refuri") or f"#{link['refid']}"
+            own = f"{document}.html" if target.startswith("#") else f"{folder}/"
+            yield row[0].astext(), own + target, link.astext()
 
 
 def context(builder, folder, readme, chapters):
     """What the template of the front page needs."""
     words = WORDS[folder]
     of_readme = _of_readme(builder, readme)
-    cards = [_chapter(document, title) for document, title in chapters]
-    by_stem = {card["page"].split("/")[1][3:-5]: card for card in cards}
-    leads = {  # a way in: where it leads, its picture
-        "learn": (cards[0]["page"], "graph"),
-        "look up": (by_stem["which_way"]["page"], "transforms"),
-        "copy": (of_readme["copy"], "involution"),
-        "check": (by_stem["when_gradients_lie"]["page"], "jacobians"),
+    cards, through = _chapters(folder, chapters)
+    look_up = next(d for d, title in chapters if title.startswith("19"))
+    leads = {  # a way in: where it leads
+        "learn": cards["00"]["page"],
+        "look up": cards["19"]["page"],
+        "copy": of_readme["copy"],
+        "check": cards["11"]["page"],
     }
-    ways = [(*words["ways"][way], *leads[way]) for way in leads]
-    return words | of_readme | {"ways": ways, "cards": cards, "first": cards[0]["page"]}
-
-
-def write_thumbnails(folder):
-    """Small copies of the README's pictures; nobody loads the large ones to see cards."""
-    folder.mkdir(exist_ok=True)
-    for path in PICTURES.glob("*.png"):
-        with Image.open(path) as picture:
-            small = picture.convert("RGB")
-            small.thumbnail((WIDTH, WIDTH))
-            small.save(folder / f"{path.stem}.webp", quality=80)
+    parts = [
+        (title, [cards[number] for number in numbers.split()])
+        for title, numbers in zip(words["parts"], PARTS, strict=True)
+    ]
+    return (
+        words
+        | of_readme
+        | {
+            "ways": [(*words["ways"][way], leads[way]) for way in leads],
+            "parts": parts,
+            "through": through,
+            "rows": list(_rows(builder, look_up)),
+            "candidates": list(verdicts(folder)),
+            "first": cards["00"]["page"],
+            "nineteen": cards["19"]["page"],
+            "address": ADDRESS,
+        }
+    )

@@ -22,10 +22,8 @@ ASIDE = (
     "Deeper:",
     "选读：",
 )  # what stands beside the way through a chapter is found after it
-INDEX = (
-    20  # a table of more rows is for looking things up: each row is found by itself,
-)
-COLUMNS = 4  # unless it has more columns: of a matrix of signs, nothing is found
+INDEX = 5  # rows; a table of more in chapter 19 is for looking things up
+COLUMNS = 3, 4  # of such a table: of a matrix of signs, nothing is found
 BETWEEN_CHARACTERS = re.compile(
     r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])"
 )  # Chinese ones
@@ -39,17 +37,27 @@ def text_of(part):
         return ""
     if isinstance(part, nodes.Element) and HIDDEN.intersection(part.get("classes", ())):
         return ""
-    if isinstance(part, nodes.tbody) and len(part) > INDEX:
+    if isinstance(part, nodes.tbody) and is_index(part):
         return ""
     if isinstance(part, nodes.TextElement):
         return f"<p>{escape(part.astext())}</p>"
     return "".join(map(text_of, part.children))
 
 
+def is_index(body):
+    """Is each row of a table's body found by itself?"""
+    return (
+        "19_which_way" in str(body.document and body.document["source"])
+        and len(body) > INDEX
+        and len(body[0]) in COLUMNS
+    )
+
+
 def rows(doctree):
     """The rows of the tables in which things are looked up."""
-    bodies = (body for body in doctree.findall(nodes.tbody) if len(body) > INDEX)
-    return [row for body in bodies if len(body[0]) <= COLUMNS for row in body]
+    return [
+        row for body in doctree.findall(nodes.tbody) if is_index(body) for row in body
+    ]
 
 
 def name_rows(doctree):

@@ -24,7 +24,7 @@ def predicted(prediction, outcome, within=0.0, tempting=None):
         template = _("✓ It is {outcome}, as you predicted.")
     else:
         template = _("✗ You predicted {prediction}; it is {outcome}.")
-    print(template.format(prediction=_shown(prediction), outcome=_shown(outcome)))
+    print(template.format(prediction=shown(prediction), outcome=shown(outcome)))
     if prediction is not ... and not _is(prediction, outcome, within):
         for guess, why in TEMPTING.get(tempting, {}).items():
             if _is(prediction, guess, within):
@@ -48,8 +48,8 @@ def _is(prediction, outcome, within):
     return prediction == outcome
 
 
-def _shown(value):
+def shown(value):
     """As one would say it: numbers to four digits, strings without quotes."""
     if isinstance(value, tuple | list):
-        return ", ".join(map(_shown, value))
+        return ", ".join(map(shown, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)

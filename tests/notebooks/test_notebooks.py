@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from helpers.lessons.prediction import _shown
+from helpers.lessons.prediction import shown
 from helpers.lessons.tempting import TEMPTING
 from tests.notebooks.worked_in import why_left_out
 
@@ -144,7 +144,7 @@ def test_a_tempting_prediction_is_known(path):
             stored = "".join(output.get("text", "") for output in cell.outputs)
             assert f"{int(path.stem[:2])} " == key[: key.index(" ") + 1], key
             for guess in TEMPTING[key]:
-                assert f"○ It is {_shown(guess)}. " not in stored, "it is right"
+                assert f"○ It is {shown(guess)}. " not in stored, "it is right"
 
 
 def test_each_tempting_prediction_is_asked_for():

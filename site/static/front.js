@@ -1,0 +1,82 @@
+// The front page: log(1 + exp(x)) in float32, candidates for its backward, and the indexes.
+const float = Math.fround; // every step is rounded, as in a tensor of float32
+const exp = x => float(Math.exp(x));
+const values = at => {
+  const x = float(at), e = exp(x), sum = float(1 + e);
+  return {
+    value: float(Math.log(sum)),
+    theirs: float(float(1 / sum) * e), // the chain rule, step by step
+    ours: float(1 / float(1 + exp(-x))),
+  };
+};
+const shown = number => Number.isNaN(number) ? "nan" : number === Infinity ? "inf" : number.toPrecision(6);
+
+const setUpSlope = front => {
+  const slider = front.querySelector("#x");
+  const curve = key => {
+    let path = "", pen = "M";
+    for (let x = -20; x <= 120; x += 0.5) {
+      const y = values(x)[key];
+      if (Number.isNaN(y)) { pen = "M"; continue; }
+      path += `${pen}${x + 20} ${(42 - 40 * y).toFixed(2)}`;
+      pen = "L";
+    }
+    return path;
+  };
+  front.querySelector("#ours").setAttribute("d", curve("ours"));
+  front.querySelector("#theirs").setAttribute("d", curve("theirs"));
+  const show = () => {
+    const x = Number(slider.value), now = values(x);
+    front.querySelector("#x-is").textContent = `x = ${x}`;
+    for (const [key, number] of Object.entries(now)) {
+      const cell = front.querySelector(`#${key}-is`);
+      cell.textContent = shown(number);
+      cell.classList.toggle("lost", !Number.isFinite(number));
+    }
+    front.querySelector("#marker").setAttribute("transform", `translate(${x + 20} 0)`);
+  };
+  slider.addEventListener("input", show);
+  show();
+};
+
+const setUpCandidates = front => front.querySelectorAll(".candidates button").forEach(button =>
+  button.addEventListener("click", () => {
+    for (const other of front.querySelectorAll(".candidates button"))
+      other.setAttribute("aria-pressed", other === button);
+    front.querySelector(".candidates output").textContent = button.dataset.verdict;
+  }));
+
+// Rows of both indexes that hold every word, or most of them.
+const setUpLookUp = front => {
+  const field = front.querySelector("#look-up"), list = front.querySelector("#rows");
+  const rows = [...list.children].map(row => [row, row.textContent.toLowerCase()]);
+  field.addEventListener("input", () => {
+    const words = field.value.toLowerCase().match(/[\p{Script=Han}]|[\p{L}\p{N}_.]+/gu) ?? [];
+    const ranked = rows.map(([row, text]) => [row, words.filter(word => text.includes(word)).length]);
+    ranked.sort(([, one], [, other]) => other - one);
+    const enough = Math.max(1, Math.ceil(words.length / 2));
+    const found = ranked.filter(([, hits]) => words.length && hits >= enough).slice(0, 8);
+    for (const [row] of rows) row.hidden = true;
+    for (const [row] of found) { row.hidden = false; list.append(row); }
+    front.querySelector("#none").hidden = found.length > 0 || !words.length;
+  });
+};
+
+const setUpWays = front => front.querySelectorAll(".through button").forEach(button =>
+  button.addEventListener("click", () => {
+    const on = button.getAttribute("aria-pressed") !== "true";
+    for (const other of front.querySelectorAll(".through button"))
+      other.setAttribute("aria-pressed", on && other === button);
+    const wanted = on ? button.dataset.chapters.split(" ") : [];
+    for (const card of front.querySelectorAll(".map a"))
+      card.classList.toggle("aside", on && !wanted.includes(card.dataset.number));
+  }));
+
+document.addEventListener("DOMContentLoaded", () => {
+  const front = document.querySelector(".front");
+  front.classList.add("alive"); // without scripts, what needs them is not shown
+  setUpSlope(front);
+  setUpCandidates(front);
+  setUpLookUp(front);
+  setUpWays(front);
+});

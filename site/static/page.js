@@ -1,0 +1,94 @@
+// A page: predictions, what opens with an outcome, figures that grow, the drawer, the switch.
+
+// "w1 and W2", [3, 4] and (3,4): what counts is what stands between the marks.
+const parts = text => text.replace(/["'()[\]]/g, "").split(",").map(part => part.trim().toLowerCase());
+const alike = (one, other, within) => {
+  const [given, right] = [one, other].map(Number);
+  if (one === "" || Number.isNaN(given) || Number.isNaN(right)) return one === other;
+  return Math.abs(given - right) <= Math.max(within, 6e-4) * Math.abs(right); // shown to 4 digits
+};
+const same = (guess, outcome, within) => {
+  const [given, right] = [parts(guess), parts(outcome)];
+  return given.length === right.length && given.every((part, n) => alike(part, right[n], within));
+};
+
+const foldAfter = form => { // the fold of the output that the prediction is about
+  for (const fold of document.querySelectorAll("details.hide.below-input"))
+    if (form.compareDocumentPosition(fold) & Node.DOCUMENT_POSITION_FOLLOWING) return fold;
+};
+
+const judge = (form, guess) => {
+  const { outcome, within, right, wrong, why } = JSON.parse(form.dataset.answer);
+  const correct = same(guess, outcome, within);
+  const said = (correct ? right : wrong).replace("{outcome}", outcome).replace("{prediction}", guess);
+  const tempting = correct ? [] : Object.entries(why).filter(([wrong]) => same(guess, wrong, within));
+  form.querySelector("output").textContent = [said, ...tempting.map(([, why]) => why)].join(" ");
+  foldAfter(form).open = true;
+};
+
+const setUpPredictions = () => document.querySelectorAll("form.predict").forEach((form, number) => {
+  const key = `prediction ${location.pathname} ${number}`; // stays in this browser
+  form.addEventListener("submit", event => {
+    event.preventDefault();
+    const guess = event.submitter?.value || form.querySelector("input")?.value || "";
+    if (!guess.trim()) return form.querySelector("input").focus();
+    localStorage.setItem(key, guess);
+    judge(form, guess);
+  });
+  const before = localStorage.getItem(key);
+  if (before !== null) judge(form, before);
+});
+
+// What follows from an outcome opens with it.
+const setUpFolds = () => {
+  for (const fold of document.querySelectorAll("details.hide.below-input")) {
+    const why = fold.closest(".cell")?.nextElementSibling;
+    if (!why?.matches("details:not([class])")) continue;
+    why.hidden = true;
+    fold.addEventListener("toggle", () => { why.hidden = !fold.open; why.open = fold.open; });
+  }
+};
+
+const setUpFigures = () => {
+  const dialog = document.createElement("dialog");
+  dialog.id = "figure";
+  dialog.addEventListener("click", () => dialog.close());
+  document.body.append(dialog);
+  for (const picture of document.querySelectorAll(".cell_output img")) {
+    picture.addEventListener("click", () => {
+      dialog.replaceChildren(picture.cloneNode());
+      dialog.showModal();
+    });
+  }
+};
+
+// On a phone, the contents are a drawer: it closes when a section is chosen.
+const setUpDrawer = () => document.querySelectorAll("dialog .page-toc a").forEach(link =>
+  link.addEventListener("click", () => link.closest("dialog").close()));
+
+// The switch of editions keeps the section: the n-th heading is the n-th there, too.
+const setUpSwitch = () => {
+  const link = document.querySelector("a.switch");
+  const headings = () => [...document.querySelectorAll(".bd-article section[id]")];
+  link?.addEventListener("click", () => {
+    const above = headings().filter(section => section.getBoundingClientRect().top < 120);
+    if (above.length > 1) link.hash = `section-${above.length}`;
+  });
+  const found = location.hash.match(/^#section-(\d+)$/);
+  if (found) headings()[found[1] - 1]?.scrollIntoView();
+};
+
+// A long name breaks at its underscores.
+const letBreak = () => {
+  for (const code of document.querySelectorAll(".page-toc .pre"))
+    code.innerHTML = code.innerHTML.replaceAll("_", "_<wbr>");
+};
+
+document.addEventListener("DOMContentLoaded", () => {
+  letBreak();
+  setUpFolds();
+  setUpPredictions();
+  setUpFigures();
+  setUpDrawer();
+  setUpSwitch();
+});
