@@ -150,6 +150,7 @@ def test_without_a_gpu_it_is_built_for_those_that_nvcc_knows(tmp_path, monkeypat
         nvcc.write_text(NVCC.replace("FOLDER", str(tmp_path / "cuda")))
         nvcc.chmod(0o755)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "_is_compiled", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.utils, "cpp_extension", cpp_extension)
     monkeypatch.setenv("CXX", "sh")  # which is not run
