@@ -42,11 +42,15 @@ FOLD = {
     "notebooks": ("Show the output", "Hide the output"),
     "zh": ("显示输出", "收起输出"),
 }
+SET_UP = re.compile(
+    r'(<details class="hide above-input">\s*<summary[^>]*>).*?(</summary>)', re.DOTALL
+)
+IMPORTS = {"notebooks": "Imports", "zh": "导入"}
 RUN = {
     "notebooks": 'To run this chapter, install the course (see the <a href="{readme}">README</a>), '
-    "then: <code>jupyter lab --notebook-dir=. {file}</code>",
+    "then: <code>python -m helpers.lessons.mine && jupyter lab --notebook-dir=. mine/{name}</code>",
     "zh": '要运行本章，先按 <a href="{readme}">README</a> 安装，然后执行：'
-    "<code>jupyter lab --notebook-dir=. {file}</code>",
+    "<code>python -m helpers.lessons.mine zh && jupyter lab --notebook-dir=. mine/{name}</code>",
 }
 ONLINE = {  # where the address of the repository is known
     "notebooks": '<br>Without installing: open it in <a href="https://colab.research.google.com/'
@@ -347,7 +351,7 @@ def on_page(app, document, template, context, doctree):
         return
     if "/" in document:
         readme = app.builder.get_relative_uri(document, README[folder])
-        line = RUN[folder].format(readme=readme, file=f"{document}.ipynb")
+        line = RUN[folder].format(readme=readme, name=f"{Path(document).name}.ipynb")
         if ADDRESS:
             line += ONLINE[folder].format(
                 address=ADDRESS,
@@ -365,6 +369,7 @@ def on_page(app, document, template, context, doctree):
         if core:  # at the end of the core, too
             body = f'{body[: core.start()]}<p class="neighbours">{bar}</p>\n{body[core.start() :]}'
         context["body"] = body
+    context["body"] = SET_UP.sub(rf"\1{IMPORTS[folder]}\2", context["body"])
     unhelpful = ' aria-label="Toggle hidden content"'  # is read out instead of "Show the output"
     context["body"] = context["body"].replace(unhelpful, "")
     paragraphs = (  # of words; the first of a README is the link to the other edition

@@ -1,7 +1,5 @@
 """What tests share."""
 
-import threading
-
 import pytest
 import torch
 
@@ -66,14 +64,6 @@ def assert_agree(ours, theirs, inputs, dtype):
         for one, other in zip(given, expected, strict=True):
             assert one.dtype == other.dtype
             torch.testing.assert_close(one, other, **TOLERANCE[dtype])
-
-
-def in_threads(functions):
-    threads = [threading.Thread(target=function) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def assert_raises(kind, words, op, *inputs):

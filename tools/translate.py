@@ -74,7 +74,6 @@ HEADER = {
 
 IN_README = {  # what leads to the edition
     "](notebooks/": "](zh/",
-    "jupyter lab --notebook-dir=. notebooks/": "jupyter lab --notebook-dir=. zh/",
     "-m helpers.lessons.mine": "-m helpers.lessons.mine zh",
     "](README.zh.md)": "](README.md)",
 }

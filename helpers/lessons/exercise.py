@@ -144,22 +144,27 @@ class Exercise:
         says = at(f"{mark} <b>{html.escape(title)}</b>", message)
         _show(
             _wrapped(at(f"{verdict.mark} {title}", verdict.message)),
-            f'<div style="{frame}">{says}</div>',
+            **{"text/html": f'<div style="{frame}">{says}</div>'},
         )
 
     def hint(self):
-        """Print the next hint; after the last one, say so and repeat it."""
+        """Show the next hint; after the last one, say so and repeat it."""
         self.hints_given = min(self.hints_given + 1, len(self.hints))
         given, all_of_them = self.hints_given, len(self.hints)
         template = _("Hint {given} of {all}: {hint}")
         if given == all_of_them:
             template = _("Hint {given} of {all} (the last one): {hint}")
         hint = _(self.hints[given - 1])
-        print(_wrapped(template.format(given=given, all=all_of_them, hint=hint)))
+        text = template.format(given=given, all=all_of_them, hint=hint)
+        _show(_wrapped(text), **{"text/markdown": text})
 
     def solution(self):
-        """Print the reference and why it is right."""
-        print(f"{self.edited().strip()}\n\n{_wrapped(_(self.explanation))}")
+        """Show the reference and why it is right."""
+        source, explained = self.edited().strip(), _(self.explanation)
+        _show(
+            f"{source}\n\n{_wrapped(explained)}",
+            **{"text/markdown": f"```python\n{source}\n```\n\n{explained}"},
+        )
 
     def edited(self, edits=None):
         """The source of the reference, with edits {old: new}.
@@ -276,11 +281,11 @@ def exercise(number):
     return known[wanted]
 
 
-def _show(text, in_colour):
-    """Show HTML in a notebook, and the same as plain text elsewhere."""
+def _show(text, **rich):
+    """Show what is rich, by its MIME type, in a notebook, and plain text elsewhere."""
     ipython = sys.modules.get("IPython")
     if ipython and ipython.get_ipython():
-        ipython.display.display({"text/plain": text, "text/html": in_colour}, raw=True)
+        ipython.display.display({"text/plain": text, **rich}, raw=True)
     else:
         print(text)
 

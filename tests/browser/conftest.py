@@ -114,9 +114,9 @@ def site(tmp_path_factory):
 
 
 def readme_command(name):
-    """What a README tells a newcomer to type, from `jupyter lab` on."""
+    """What a README tells a newcomer to type, after the installation."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    command, on_windows = re.findall(r"&& (jupyter lab .*)", text)
+    command, on_windows = re.findall(r"&& (python -m helpers.lessons.mine.*)", text)
     assert command == on_windows
     return command
 
@@ -157,7 +157,7 @@ def jupyter(course, readme):
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
     }
     with open(home / "log", "w") as log:
-        command = f"exec {readme_command(readme)}"
+        command = readme_command(readme).replace("&& ", "&& exec ")
         server = subprocess.Popen(
             command, shell=True, cwd=course, env=environment, stdout=log, stderr=log
         )

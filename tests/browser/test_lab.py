@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import TimeoutError, expect
 
-from tests.browser.conftest import CHAPTERS, PATIENCE, ROOT, look
+from tests.browser.conftest import CHAPTERS, FOLDERS, PATIENCE, ROOT, look
 
 EACH_PUSH = (
     "notebooks/00_start_here",
@@ -109,6 +109,26 @@ def test_a_chapter_runs(page, lab, path, request):
     for kind in ("image/png", "text/html"):  # figures; verdicts and reports
         assert page.locator(f"[data-mime-type='{kind}']").count() == stored.count(kind)
     assert page.locator(".jp-Cell").evaluate_all(WIDE) == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_link_to_a_cell_lands(page, lab, folder):
+    """Cold, when the other chapter is not open, and warm."""
+    cells = json.loads((ROOT / folder / "02_static_functions.ipynb").read_text("utf-8"))
+    headings = {c["id"]: c["source"][0] for c in cells["cells"] if c["source"]}
+    page.goto(f"{lab}/tree/{folder}/19_which_way.ipynb?reset")
+    links = page.locator("a[href*='02_static_functions.ipynb#cell-id=']")
+    seen = {
+        link.get_attribute("href").split("#cell-id=")[1]: link for link in links.all()
+    }
+    for name in list(seen)[-2:]:
+        page.get_by_role("tab", name="19_which_way.ipynb").click()
+        seen[name].click()
+        words = re.sub("[#`*$]", "", headings[name]).strip()
+        shown = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)").get_by_role(
+            "heading", name=words
+        )
+        expect(shown.first).to_be_in_viewport(timeout=30_000)
 
 
 TRIPLE = """class Triple(Function):

@@ -114,11 +114,14 @@ def of_cond(x):
 case("", "at 3 points", inputs=f32((3,)))(torch.compile(of_cond, backend="aot_eager"))
 
 
-@case("", inputs=f64((5, 3), (3,)))
 def of_scan(xs, carry):
     from torch._higher_order_ops.scan import scan
 
     return scan(lambda c, x: ((c * x).sin(), (c + x).sin()), carry, xs)[1].sum(0)
+
+
+if torch.__version__ >= "2.13":  # before, the prototype computes what nobody asks for
+    case("", inputs=f64((5, 3), (3,)))(of_scan)
 
 
 @case("", inputs=f64((5, 3)))

@@ -67,7 +67,7 @@ def equal(one, other):
     """Are all numbers the same, nan included? What is not dense is not looked at."""
     if not (is_dense(one) and is_number(one)):
         return not is_dense(one) or torch.equal(one, other)
-    return torch.equal(one.nan_to_num(), other.nan_to_num())
+    return torch.equal(one.detach().nan_to_num(), other.detach().nan_to_num())
 
 
 def as_vector(tensor):
