@@ -448,6 +448,30 @@ TEMPTING = {
         "mean": N_("The 100 is multiplied by a random number whose mean is 0."),
         "both": N_("The 100 is multiplied by a random number whose mean is 0."),
     },
+    "14 exp": {
+        "error": N_(
+            "That is what autograd's count of changes is for. It missed this one."
+        ),
+        1: N_(
+            "The slope of the exponential at 0. But `backward` multiplies by what it saved."
+        ),
+    },
+    "14 slopes": {
+        (3, 30): N_("Each of the two is right for the other program."),
+        (12, 30): N_("`HandOn` hears of one loss only, its own."),
+        (3, 9): N_("`SumAgain` adds the gradients of four losses that are one."),
+    },
+    "14 adjoint": {
+        1: N_("So it would be, if the four v were four tensors."),
+    },
+    "14 pairs": {
+        "all-gather": N_("It copies. What was copied is added on the way back."),
+        "all-reduce": N_("Adding is right, but each process needs its own part only."),
+        "all-to-all": N_("It only moves elements, and is its own transpose."),
+    },
+    "14 sum": {
+        1: N_("For a mean it is 1. DDP averages the gradients, whatever the loss is."),
+    },
     "15 loads": {
         9.4: N_("One load for each multiply-add: but it reads a pixel and a weight."),
         9.7: N_(
@@ -485,5 +509,34 @@ TEMPTING = {
             "The partial sums are added in another order than the rows of `by_columns`, "
             "but in the same order each time."
         ),
+    },
+    "16 wheel": {
+        "csrc and src": N_("The C++ is in the wheel in another form: as a library."),
+        "src and tests": N_("The tests stay at home."),
+    },
+    "16 tags": {
+        "A": N_("`abi3` promises every later Python, too."),
+        "ABD": N_("3.10 is older than `cp311`."),
+        "ABCD": N_("The third tag names a system, and the first the oldest Python."),
+    },
+    "16 data": {
+        "nothing": N_("So it was in the folder. The builder packs the Python files."),
+        "ModuleNotFoundError": N_("The module is there. What does it read?"),
+    },
+    "16 names": {
+        "C and Python": N_(
+            "Nothing of Python is used: PyTorch calls the library by itself."
+        ),
+        "C++": N_("The headers are C++, and what they call is C."),
+        "C++ and C": N_("The headers are C++, and what they call is C."),
+    },
+    "16 name": {
+        (0.43, 0.57): N_("Its own code did not change. The operator of its name did."),
+        "an error": N_("`custom_op` replaces without a question."),
+    },
+    "16 default": {
+        ("right", "right"): N_("A file leaves out what equals the default of its day."),
+        ("right", "wrong"): N_("The file holds the argument that was not the default."),
+        ("wrong", "wrong"): N_("One of the two files says `reverse=True` itself."),
     },
 }
