@@ -539,4 +539,73 @@ TEMPTING = {
         ("right", "wrong"): N_("The file holds the argument that was not the default."),
         ("wrong", "wrong"): N_("One of the two files says `reverse=True` itself."),
     },
+    "17 sum": {
+        1000: N_("So it is if the sum is kept in float32. Here each step is rounded."),
+        255: N_("From 128 on neighbours are 1 apart, so 256 is reached."),
+        257: N_("257 lies halfway between two numbers, and the other one wins."),
+    },
+    "17 second": {
+        "only gradcheck": N_(
+            "The second derivative is wrong. But `gradgradcheck` measures a wrong one, too."
+        ),
+        "neither": N_("At 0.5, 1 and 2 the copy in 16 bits is exact."),
+        "only gradgradcheck": N_("At 0.5, 1 and 2 the copy in 16 bits is exact."),
+    },
+    "17 training": {
+        "8 bits, near": N_("It loses many steps, and ends below 1 all the same."),
+        "bfloat16": N_("Its range is that of float32, so no gradient is lost."),
+        "stochastic": N_("It is right on average, step by step."),
+    },
+    "18 unit": {
+        "metres": N_("That is what it should be. Who would have told the class?"),
+        "square metres": N_("Autograd ran below the class, and nobody set a unit."),
+    },
+    "18 functions": {
+        3: N_("`backward` is a call, too."),
+        6: N_("The operations of the backward pass are not called from Python."),
+    },
+    "18 type": {
+        ("Diagonal", 3): N_("Autograd knows the shape that `D` claims, and no more."),
+        ("Diagonal", 9): N_("A `Diagonal` of this shape holds three numbers."),
+        ("Tensor", 3): N_("The formula of `mm` has nine places to fill."),
+    },
+    "18 norm": {
+        "yes": N_("The other six numbers of the gradient are not zeros."),
+    },
+    "18 other way": {
+        "Diagonal": N_("The rule stands beside `F.linear`. Is it called here?"),
+    },
+    "18 step": {
+        "falls": N_("The gradient is right. But what does `add_` change?"),
+        "an error": N_("The fallback answers every operation, also those that write."),
+    },
+    "19 dropped": {
+        (): N_(
+            "Each is right when it is called. A compiler looks for `backward` itself."
+        ),
+        ("func.grad",): N_("Version 2.15 fixed this one."),
+        ("func.grad", "of a vmap", "of a func.grad"): N_(
+            "Version 2.15 fixed the first."
+        ),
+    },
+    "20 kept": {
+        3: N_("Three are made. Which of them does a derivative need?"),
+        2: N_("The softmax saves its result, which the product saves, too: it is one."),
+    },
+    "20 sizes": {
+        (): N_("Near 0, the factor that is forgotten is nearly 1."),
+        (0.1, 1): N_("At 1, the two maxima differ enough for more than 1%."),
+    },
+    "20 unguarded": {
+        "both": N_("`gradgradcheck` takes steps that `lse` would have followed."),
+        "none": N_("The first derivative is the formula of 20.2, and right."),
+    },
+    "20 anew": {
+        4: N_(
+            "One forward and one for each order. But each order goes back through the last."
+        ),
+        3: N_(
+            "One for each order. But each order goes back through all that came before."
+        ),
+    },
 }

@@ -127,7 +127,7 @@ QUOTED = {  # what needs a GPU or several processes: a file of PyTorch that has 
 OF_OTHERS = {"undefined symbol"}  # the words of the dynamic linker
 LEFT_OUT = {  # words of an error that a chapter prints: why the index lacks it
     "must have shape (..., 2) to fit weight": "of an operation of the course",
-    "must broadcast to the result": "of an operation of the course",
+    "bias must have shape": "of an operation of the course",
     "weight is torch.float64, but input is": "of an operation of the course",
     "x must be float32 or float64": "of an operation of the course",
     "recurrence has no rule": "of the template",

@@ -104,32 +104,9 @@ def test_what_is_predicted_is_folded(path):
             assert folded or answer in cell.source, f"fold the output: it says {answer}"
 
 
-NOT_YET = {path.stem for path in NOTEBOOKS} - {
-    "00_start_here",
-    "01_legacy_functions",
-    "02_static_functions",
-    "03_mul_constant",
-    "04_exp",
-    "05_higher_order",
-    "06_modules",
-    "07_involution",
-    "08_c_and_cpp",
-    "09_custom_operators",
-    "10_function_transforms",
-    "11_when_gradients_lie",
-    "12_memory_for_time",
-    "13_decision_and_theorem",
-    "14_across_processes",
-    "15_the_kernel_again",
-    "16_ship_it",
-}
-
-
 @each_notebook
 def test_what_follows_from_a_prediction_is_hidden_with_it(path):
     """The text below a folded output is folded, too, unless a new section begins."""
-    if path.stem in NOT_YET:
-        pytest.skip("not yet folded")
     cells = read(path)[0].cells
     for cell, after in pairwise(cells):
         if cell.metadata.get("jupyter", {}).get("outputs_hidden"):
