@@ -63,7 +63,6 @@ BEHIND = {
     "20_attention",
     "19_which_way",
     "README",
-    "lessons",
 }
 
 HEADER = {
