@@ -41,14 +41,6 @@ DOCTOR = ROOT / "helpers" / "doctor"
 # final: what is missing or outdated there stays English in the edition, and `check`
 # accepts it.
 BEHIND = {
-    "00_start_here",
-    "01_legacy_functions",
-    "02_static_functions",
-    "03_mul_constant",
-    "04_exp",
-    "05_higher_order",
-    "06_modules",
-    "07_involution",
     "08_c_and_cpp",
     "09_custom_operators",
     "10_function_transforms",
