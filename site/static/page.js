@@ -55,7 +55,8 @@ const setUpFigures = () => {
   dialog.addEventListener("click", () => dialog.close());
   document.body.append(dialog);
   for (const picture of document.querySelectorAll(".cell_output img")) {
-    picture.addEventListener("click", () => {
+    picture.addEventListener("click", event => {
+      event.preventDefault(); // Sphinx makes a link of it, to the picture alone
       dialog.replaceChildren(picture.cloneNode());
       dialog.showModal();
     });
@@ -63,19 +64,20 @@ const setUpFigures = () => {
 };
 
 // On a phone, the contents are a drawer: it closes when a section is chosen.
-const setUpDrawer = () => document.querySelectorAll("dialog .page-toc a").forEach(link =>
-  link.addEventListener("click", () => link.closest("dialog").close()));
+const setUpDrawer = () => document.querySelectorAll(".page-toc a").forEach(link =>
+  link.addEventListener("click", () => link.closest("dialog")?.close()));
 
 // The switch of editions keeps the section: the n-th heading is the n-th there, too.
 const setUpSwitch = () => {
   const link = document.querySelector("a.switch");
   const headings = () => [...document.querySelectorAll(".bd-article section[id]")];
   link?.addEventListener("click", () => {
-    const above = headings().filter(section => section.getBoundingClientRect().top < 120);
+    const above = headings().filter(section => section.getBoundingClientRect().top < 200);
     if (above.length > 1) link.hash = `section-${above.length}`;
   });
   const found = location.hash.match(/^#section-(\d+)$/);
-  if (found) headings()[found[1] - 1]?.scrollIntoView();
+  const land = () => headings()[found[1] - 1]?.scrollIntoView({ behavior: "instant" });
+  if (found) addEventListener("load", () => setTimeout(land, 300)); // formulas are set by then
 };
 
 // A long name breaks at its underscores.
