@@ -54,12 +54,6 @@ def jacobian_of(forward, size):
             yield (i, j), jacobian[i, j]
 
 
-def values_of(function, *inputs):
-    """Cases: each input, and the value of PyTorch's own `function` there."""
-    for x in inputs:
-        yield (x,), function(x)
-
-
 def gradient_of_the_last(forward, *shapes):
     """One case: `grad_output` and the arguments of `forward`, of these shapes; and the
     gradient of the last of them that autograd computes.
