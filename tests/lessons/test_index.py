@@ -15,12 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.autograd import Function
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from helpers.lessons import index
 from helpers.lessons.index import MESSAGES, ROOT, SYMPTOMS, TASKS
-from helpers.lessons.index.matrix import process_group
+from helpers.lessons.index.matrix import one_graph, process_group, reverse
 from tools.which_way import CHAPTER, README, written
 
 
@@ -80,15 +81,94 @@ def unscaled_step():
     scaler.step(optimizer)
 
 
-def two_paths():
+def two_paths(second):
     runs = []
 
     def block(x):
         runs.append(x)
-        return x.sin() * (x if len(runs) == 1 else x[:1].clone())
+        return x.sin() * x if len(runs) == 1 else second(x)
 
     x = torch.ones(2, 2, requires_grad=True)
     checkpoint(block, x, use_reentrant=False).sum().backward()
+
+
+class NoBackward(Function):
+    @staticmethod
+    def forward(ctx, x, *saved):
+        ctx.save_for_backward(x, *saved)
+        return 2 * x
+
+
+def filled(make):
+    """A tensor without the batch, or with it, is written into under `vmap`."""
+
+    def f(x):
+        y = make(x)
+        y[0] = x.sum()
+        return y
+
+    return torch.vmap(f)(torch.ones(3, 2))
+
+
+def compiled_under_vmap():
+    x = torch.ones(2, requires_grad=True)
+    y = one_graph(torch.sin)(x)
+    torch.vmap(lambda g: torch.autograd.grad(y, x, g))(torch.eye(2))
+
+
+class Checkpointed(nn.Linear):
+    def forward(self, x, **options):
+        return checkpoint(super().forward, x, **options)
+
+
+def ready_twice(use_reentrant):
+    with process_group():
+        module = DistributedDataParallel(
+            Checkpointed(2, 2), find_unused_parameters=True
+        )
+        x = torch.ones(1, 2, requires_grad=True)
+        module(x, use_reentrant=use_reentrant).sum().backward()
+
+
+def operator(kernel, schema):
+    name = "which_way::operator"
+    return torch.library.custom_op(name, kernel, mutates_args=(), schema=schema)
+
+
+def fake_of_another_signature():
+    op = operator(lambda x, n: x.repeat(n), "(Tensor x, int n) -> Tensor")
+    op.register_fake(lambda x: x.clone())
+    one_graph(lambda x: op(x, 2))(torch.ones(2))
+
+
+def same_memory(kernel):
+    operator(kernel, "(Tensor x) -> (Tensor, Tensor)")(torch.ones(2))
+
+
+class Refuses(torch.Tensor):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return NotImplemented
+
+
+class ReturnsView(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).squeeze(1)
+
+
+class ChangesIt(nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        self.change, self.inner = change, fully_shard(ReturnsView(2, 2))
+
+    def forward(self, x):
+        return self.change(self.inner(x))
+
+
+def view_changed(change):
+    with process_group(), warnings.catch_warnings(action="ignore"):  # FSDP2 warns of it
+        module = fully_shard(ChangesIt(change))
+        module(torch.ones(2, 1, 2, requires_grad=True)).sum().backward()
 
 
 PROVOKED = {  # the messages that no chapter prints
@@ -116,15 +196,53 @@ PROVOKED = {  # the messages that no chapter prints
     ),
     "with arguments from the": lambda: torch.eye(2).to_sparse().view(4),
     "No inf checks were recorded for this optimizer": unscaled_step,
-    "Recomputed values for the following tensors have different metadata": two_paths,
+    "Recomputed values for the following tensors have different metadata": lambda: (
+        two_paths(lambda x: x.sin() * x[:1].clone())
+    ),
+    "A different number of tensors was saved during the original forward": lambda: (
+        two_paths(torch.sin)
+    ),
+    "is invalid for input of size": lambda: torch.ones(3).view(2, 2),
+    "You must implement either the backward or vjp method": lambda: (
+        NoBackward.apply(torch.ones(2, requires_grad=True)).sum().backward()
+    ),
+    "save_for_backward can only save variables": lambda: NoBackward.apply(
+        torch.ones(2, requires_grad=True), 3
+    ),
+    "is not possible because there exists a Tensor": lambda: filled(
+        lambda x: torch.zeros(2)
+    ),
+    "call a compiled backward function within vmap": compiled_under_vmap,
+    "Expected to mark a variable ready only once": lambda: ready_twice(True),
+    "when making fake tensor call": fake_of_another_signature,
+    "Multiple dispatch failed": lambda: torch.sin(
+        torch.Tensor._make_subclass(Refuses, torch.ones(2))
+    ),
     "Can't pickle": lambda: pickle.dumps(lambda: None),
 }
 QUOTED = {  # what needs a GPU or several processes: a file of PyTorch that has the words
     "Expected all tensors to be on the same device": "testing/_internal/common_methods_invocations.py",
     "illegal memory access": "testing/_internal/common_cuda.py",
     "permitted when stream is capturing": "cuda/graphs.py",
+    "Ninja is required to load C++ extensions": "utils/cpp_extension.py",
+    "Error compiling objects for extension": "utils/cpp_extension.py",
+    "CUDA_HOME environment variable is not set": "utils/cpp_extension.py",
+    "mismatches the version that was used to compile": "utils/cpp_extension.py",
 }
-OF_OTHERS = {"undefined symbol"}  # the words of the dynamic linker
+OF_OTHERS = {  # the words of the dynamic linker, and of CUDA
+    "undefined symbol",
+    "cannot open shared object file",
+    "no kernel image is available for execution on the device",
+}
+FURTHER_CAUSES = [  # of a message that is raised above, or that a chapter prints
+    ("must not also be an input", lambda: same_memory(lambda x: (x.view(-1), x + 1))),
+    ("must not also be an input", lambda: same_memory(lambda x: (x + 1,) * 2)),
+    ("In order to use an autograd.Function", lambda: torch.func.jacrev(reverse)(X)),
+    (
+        "are out of bounds for storage of size 0",
+        lambda: view_changed(lambda y: y.add_(1)),
+    ),
+]
 LEFT_OUT = {  # words of an error that a chapter prints: why the index lacks it
     "must have shape (..., 2) to fit weight": "of an operation of the course",
     "bias must have shape": "of an operation of the course",
@@ -237,6 +355,12 @@ def test_each_message_is_printed_by_a_chapter_or_raised_here():
     assert {*PROVOKED, *QUOTED, *OF_OTHERS} <= parts
 
 
+@pytest.mark.parametrize(("part", "make"), FURTHER_CAUSES)
+def test_a_message_has_the_other_causes_that_its_row_names(part, make):
+    with pytest.raises(RuntimeError, match=re.escape(part)):
+        make()
+
+
 def test_each_error_that_a_chapter_prints_is_in_the_index():
     parts = [message.part for message in every(MESSAGES)]
     missing = [
@@ -280,6 +404,9 @@ def test_tensors_in_a_list_or_a_dict_have_no_gradient(given, pack, tracked):
 
 def test_the_cures_that_a_row_names_help():
     two_steps(find_unused_parameters=True)
+    ready_twice(False)
+    view_changed(lambda y: y + 1)
+    assert filled(lambda x: x.new_zeros(2)).tolist() == [[2, 0]] * 3
     weight = nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
     weight.grad_dtype = torch.float32
     x = torch.tensor([0.0, 4.0], requires_grad=True)

@@ -144,5 +144,5 @@ def linked_matrix(cells):
             target = way if word == "·" else explained[situation]
             linked.append(f"[{SIGNS[word]}]({target})")
         rows.append((f"`{situation}`", *linked))
-    untried = "`AOTInductor`", *[section(AOTINDUCTOR, "=")] * len(ways)
-    return table(("", *map(str, range(1, len(ways) + 1))), [*rows, untried])
+    by_hand = "`AOTInductor`, value", *[section(AOTINDUCTOR, "✓")] * len(ways)
+    return table(("", *map(str, range(1, len(ways) + 1))), [*rows, by_hand])

@@ -17,7 +17,8 @@ MESSAGES = {
         Message("one of the variables needed for gradient computation has been "
                 "modified",
                 "a saved tensor was changed in place: write `h = h + 1` for `h += "
-                "1`; `set_detect_anomaly` names the operation that saved it",
+                "1`, and `optimizer.step()` after the last `backward`; "
+                "`set_detect_anomaly` names the operation that saved it",
                 "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)",
                 short=True),
         Message("is a view and is being modified inplace",
@@ -26,7 +27,8 @@ MESSAGES = {
                 "02 Deeper: a view returned from forward (5 minutes)"),
         Message("a leaf Variable that requires grad is being used in an in-place "
                 "operation",
-                "a parameter is changed in place while autograd records",
+                "a parameter is changed in place while autograd records: write "
+                "under `torch.no_grad()`",
                 "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
         Message("element 0 of tensors does not require grad",
                 "nothing that led to the loss requires a gradient, or it was "
@@ -64,9 +66,22 @@ MESSAGES = {
                 "03 A constant argument: its gradient is None"),
         Message("returned an invalid gradient at index",
                 "the shape is not that of the input: a transpose or a sum over the "
-                "batch is missing",
-                "02 A surprise: a wrong gradient that trains",
+                "batch is missing, or two gradients are in the wrong order",
+                "02 Leave the sum out: what the engine does then",
                 short=True),
+        Message("is invalid for input of size",
+                "`view` with numbers that do not fit the gradient: take the shape of "
+                "the input, `ctx.shape`",
+                "03 A constant argument: its gradient is None",
+                "inside a `backward`"),
+        Message("You must implement either the backward or vjp method",
+                "the Function has no `backward`, or its name is misspelt; if none is "
+                "meant, `ctx.mark_non_differentiable` the output",
+                "02 The same thing as a Function: forward, backward, ctx"),
+        Message("save_for_backward can only save variables",
+                "a number, a shape or a list of tensors: numbers go on `ctx`, tensors "
+                "one by one",
+                "03 What may live on ctx, and what save_for_backward is for"),
         Message("positional arguments but",
                 "`backward` gets `ctx` and one gradient for each output",
                 "02 Several outputs"),
@@ -84,6 +99,11 @@ MESSAGES = {
                 "asked instead: `x = x.detach().requires_grad_()` first",
                 "12 Recompute: activation checkpointing",
                 "inside a `backward`"),
+        Message("appears to not have been used in the graph",
+                "it was differentiated twice: leave the derivative outside of the "
+                "compiler, or take `torch.func.grad` inside",
+                "05 Deeper: a gradient penalty under torch.compile (7 minutes)",
+                "of a compiled function"),
         Message("Jacobian mismatch for output 0 with respect to input 0",
                 "`gradcheck`: the gradient differs from the measured one; the doctor "
                 "says how",
@@ -121,7 +141,8 @@ MESSAGES = {
                 "20 Twice: what PyTorch refuses",
                 "of PyTorch's own attention"),
         Message("Trying to use forward AD with",
-                "PyTorch has no forward mode for this: for attention, the course has",
+                "PyTorch has no forward mode for this operation: take `jacrev` or "
+                "`vjp`; for attention, the course has it",
                 "20 Forward mode: the derivative along a path"),
         Message("Can't pickle",
                 "a lambda or a local class in the module; `MyFunction.apply` can be "
@@ -130,6 +151,9 @@ MESSAGES = {
         Message("Recomputed values for the following tensors have different metadata",
                 "`CheckpointError`: the second run took another path: state that "
                 "changed, or a random choice",
+                "12 Tickets instead of tensors: recompute"),
+        Message("A different number of tensors was saved during the original forward",
+                "`CheckpointError`, for the same reason",
                 "12 Tickets instead of tensors: recompute"),
     ],
     "Dtypes, devices, kernels": [
@@ -146,12 +170,17 @@ MESSAGES = {
                 "two dtypes in one call: a float16 or bfloat16 weight, a float32 "
                 "input",
                 "19 A layer in bfloat16, or only what its backward keeps"),
+        Message("expected scalar type",
+                "`data_ptr<float>()` of a tensor in another dtype, often under "
+                "autocast: `register_autocast`, or cast in the wrapper",
+                "17 register_autocast for an operator",
+                "in a kernel in C++ or CUDA"),
         Message("not implemented for 'BFloat16'",
                 "this kernel has no 16 bits: compute in float32, and cast back",
                 "17 Save for backward in bfloat16"),
         Message("with arguments from the",
-                "no kernel for this device or layout: `register_kernel`, or "
-                "`.to_dense()`",
+                "`Could not run …`: no kernel for this device or layout: "
+                "`register_kernel`, or `.to_dense()`",
                 "09 Deeper: a kernel for each device (1 minute)"),
         Message("Expected all tensors to be on the same device",
                 "a tensor that `forward` made, a buffer not registered, or a default "
@@ -165,6 +194,10 @@ MESSAGES = {
                 "a kernel read or wrote outside; the error is seen at a later call: "
                 "run the kernel on the CPU",
                 "07 What watching finds, and what only a comparison finds"),
+        Message("no kernel image is available for execution on the device",
+                "the kernel was not compiled for this GPU's architecture: "
+                "`TORCH_CUDA_ARCH_LIST`, or compile at run time",
+                "07 Deeper: compile with NVRTC, and launch (3 minutes)"),
         Message("permitted when stream is capturing",
                 "a kernel of your own runs on the default stream, or a copy waits",
                 "15 Deeper: CUDA graphs, and what a capture forbids (4 minutes)"),
@@ -174,6 +207,11 @@ MESSAGES = {
                 "`torch.func` needs a Function with `setup_context`",
                 "10 Per-sample gradients: vmap(grad(loss))",
                 short=True),
+        Message("In order to use an autograd.Function with functorch transforms",
+                "`register_autograd` knows no `grad`, `vjp` or `jacrev` of "
+                "`torch.func`: set a Function beside the operator",
+                "19 Skeleton: one operator with everything",
+                "of a `custom_op`"),
         Message("You must implement the jvp function for custom autograd.Function",
                 "forward mode needs a `jvp`",
                 "10 Forward mode: dual numbers and jvp"),
@@ -190,8 +228,17 @@ MESSAGES = {
                 "a number is taken out of a tensor under `vmap`: keep it a tensor",
                 "10 A rule for vmap: generate_vmap_rule, or your own"),
         Message("Batching rule not implemented for",
-                "an operator without a rule under `vmap` or `jacrev`: `register_vmap`",
+                "an operator that takes a list or changes an argument, and has no "
+                "rule: `register_vmap`",
                 "09 Deeper: a rule for vmap, and none for forward mode (3 minutes)"),
+        Message("is not possible because there exists a Tensor",
+                "under `vmap`, a tensor without the batch is written into: make it "
+                "with `x.new_zeros(…)`, or write out of place",
+                "10 A rule for vmap: generate_vmap_rule, or your own"),
+        Message("call a compiled backward function within vmap",
+                "what a compiled function returned is differentiated under `vmap`: "
+                "`vmap` goes inside `torch.compile`",
+                "19 The matrix: which way of writing works where"),
         Message("called random operation while in randomness error mode",
                 "`vmap(..., randomness=\"different\")`, or \"same\", or draw outside",
                 "19 An operation with a random state of its own"),
@@ -202,6 +249,10 @@ MESSAGES = {
                 "the module, or `find_unused_parameters=True`",
                 "14 Deeper: a gradient that is None, under DDP and AdamW (7 minutes)",
                 short=True),
+        Message("Expected to mark a variable ready only once",
+                "DDP: `marked as ready twice`, by a backward pass inside of another, "
+                "as that of `checkpoint`: `use_reentrant=False`",
+                "14 The data, cut: DistributedDataParallel (DDP)"),
         Message("Timed out waiting",
                 "a process did not call the collective that the others wait in",
                 "14 When one is missing: time-out, deadlock, mismatch"),
@@ -209,6 +260,11 @@ MESSAGES = {
                 "FSDP2 freed the parameters between two derivatives: `unshard` them "
                 "again",
                 "14 A gradient penalty: gather the parameters again"),
+        Message("are out of bounds for storage of size 0",
+                "a view that an FSDP2 module returned is changed in place, and its "
+                "hook is lost: `y = y + 1` for `y += 1`",
+                "14 Deeper: FSDP2, and which parameters are whole when (10 minutes)",
+                "without a second derivative"),
         Message("got mixed torch.Tensor and DTensor",
                 "a plain tensor beside a cut one: a buffer, or `forward` called "
                 "without its wrapper",
@@ -226,11 +282,13 @@ MESSAGES = {
                 "an `if` on a number from `.item()`",
                 "09 Deeper: a number from .item() in a graph (1 minute)"),
         Message("does not currently support double backward",
-                "what `torch.compile` returned was differentiated twice",
-                "19 The matrix: which way of writing works where"),
+                "what `torch.compile` returned was differentiated twice: leave the "
+                "derivative outside, or take `torch.func.grad` inside",
+                "05 Deeper: a gradient penalty under torch.compile (7 minutes)"),
         Message("Unsupported custom jvp",
-                "a compiler takes no Function with a `jvp`",
-                "19 What to choose"),
+                "a compiler takes no Function with a `jvp`: while compiling, a "
+                "wrapper calls its `forward`",
+                "19 Skeleton: one Function with everything"),
         Message("duplicate tensor input",
                 "a compiled Function got one tensor in two arguments: pass a clone, "
                 "or use an operator",
@@ -267,6 +325,14 @@ MESSAGES = {
                 "the compiler needs `register_fake`",
                 "09 A name and a promise: custom_op",
                 short=True),
+        Message("when making fake tensor call",
+                "the fake kernel fails, or takes other arguments than the operator: "
+                "`missing 1 required positional argument`",
+                "09 What is promised must hold: opcheck"),
+        Message("Multiple dispatch failed",
+                "a tensor subclass, or a fake tensor, met an operation that is not in "
+                "its table: `returned NotImplemented`",
+                "18 A matrix that is never made"),
         Message("no autograd formula was registered",
                 "the operator needs `register_autograd`",
                 "09 Its derivative: register_autograd"),
@@ -295,13 +361,32 @@ MESSAGES = {
                 "import its module, or define its schema in C++",
                 "16 Deeper: AOTInductor, running a model without Python (10 minutes)"),
         Message("must not also be an input to this custom operator",
-                "the kernel returns its argument: return `x.clone()`",
+                "the kernel returns an argument, a view of one, or one tensor twice: "
+                "`.clone()`; what `mutates_args` names is not returned",
                 "09 Deeper: a kernel that returns its input: custom_op, or define "
                 "and impl (2 minutes)"),
         Message("undefined symbol",
                 "the library was built for another torch, or another C++ ABI",
                 "16 Deeper: undefined symbol, a library that was built for another "
                 "PyTorch (3 minutes)"),
+        Message("cannot open shared object file",
+                "`libc10.so`: `import torch` comes first; `libcudart.so`: built for "
+                "another CUDA",
+                "16 Deeper: a wheel for each CUDA version (3 minutes)"),
+        Message("Ninja is required to load C++ extensions",
+                "`pip install ninja`",
+                "08 The schema, the key and the build"),
+        Message("Error compiling objects for extension",
+                "the compiler's own first error stands further up",
+                "08 The schema, the key and the build"),
+        Message("CUDA_HOME environment variable is not set",
+                "no CUDA toolkit was found: set it to the folder that holds "
+                "`bin/nvcc`, or leave CUDA out, in the template with `USE_CUDA=0`",
+                "16 The C++ and CUDA files"),
+        Message("mismatches the version that was used to compile",
+                "the toolkit is of another CUDA than torch: install the torch, or "
+                "the toolkit, of the same major version",
+                "16 Deeper: a wheel for each CUDA version (3 minutes)"),
         Message("Tried to register an operator",
                 "two packages, or one loaded twice, define the same name",
                 "16 An operator's name is shared by the whole process"),

@@ -19,8 +19,15 @@ SYMPTOMS = [
             "06 Test that every parameter gets a gradient"),
     Symptom("wrong only on the second GPU",
             "the kernel runs on another device or stream: `torch.cuda.device_of(x)`, "
-            "the current stream",
-            "07 Deeper: compile with NVRTC, and launch (3 minutes)"),
+            "the current stream", "16 The C++ and CUDA files"),
+    Symptom("`backward` of a Function is not called",
+            "`forward` was called instead of `apply`, or the tensor came inside a "
+            "list",
+            "02 Deeper: a list or a dict of tensors, into a Function and out of it (3 "
+            "minutes)"),
+    Symptom("one branch gets another one's gradient",
+            "a `backward` or a hook that writes into `grad_output`",
+            "11 6. grad_output changed in place"),
     Symptom("wrong only on two processes",
             "a collective with another backward, or a function that looks at a part",
             "14 Two correct answers: the identity, or an all-reduce"),
@@ -46,6 +53,10 @@ SYMPTOMS = [
     Symptom("other numbers on each run",
             "a draw in backward, or an order of sums by chance",
             "11 9. A backward that draws at random"),
+    Symptom("other last digits on each run, on a GPU",
+            "`atomicAdd`, which is not deterministic: one thread adds a sum",
+            "15 Deeper: a backward that reduces across rows, and atomicAdd (6 "
+            "minutes)"),
     Symptom("right in eager mode, wrong when compiled",
             "a gradient that the compiler drops, or a side effect",
             "19 The matrix: which way of writing works where"),

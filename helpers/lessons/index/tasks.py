@@ -27,6 +27,9 @@ TASKS = {  # by what they are about
         Task("pass a number, a string or a shape", "helpers/ops/mul_constant.py",
              "03 A constant argument: its gradient is None",
              "as many gradients as arguments"),
+        Task("pass keywords and default values to `apply`", CELLS,
+             "02 Deeper: default values and keywords under torch.compile (7 minutes)",
+             "`fullgraph=True`"),
         Task("return several outputs, one of them an integer "
              "(`mark_non_differentiable`)", FUNCTION,
              "02 An output without a derivative: mark_non_differentiable",
@@ -120,6 +123,15 @@ TASKS = {  # by what they are about
         Task("have a gradient through `sort` or `topk`", CELLS,
              "13 Deeper: the gradient of sort and of the top k (7 minutes)",
              "three elements that move in a circle"),
+        Task("have a gradient through an `argmax` over probabilities (sparsemax)",
+             "helpers/ops/fixed_point.py",
+             "13 Deeper: the gradient of an argmin, sparsemax (3 minutes)",
+             "`gradcheck`"),
+        Task("give a tensor a unit or a label (`__torch_function__`)", CELLS,
+             "18 A tensor with a unit: __torch_function__",
+             "what type the result has"),
+        Task("see or count every operation, also in backward (`TorchDispatchMode`)",
+             CELLS, "18 Where autograd sits", "print the operations"),
         Task("write a tensor subclass (`__torch_dispatch__`, `__torch_function__`)",
              "18 A matrix that is never made", "18 Which one?",
              "what type the gradient has", True),
@@ -178,7 +190,7 @@ TASKS = {  # by what they are about
         Task("use `torch.compile` without a graph break (`fullgraph`)",
              "helpers/ops/exp.py", "09 Breaks that you can remove: a print, an if",
              "`fullgraph=True`", True),
-        Task("call NumPy, SciPy or C in a compiled model (`custom_op`)", OPERATOR,
+        Task("call NumPy, SciPy, C or a CUDA kernel in a compiled model (`custom_op`)", OPERATOR,
              "09 A name and a promise: custom_op", "`opcheck`", True),
         Task("write a fake kernel (`register_fake`)", OPERATOR,
              "09 What is promised must hold: opcheck", "`opcheck`", True),
@@ -278,6 +290,10 @@ TASKS = {  # by what they are about
              "helpers/ops/collectives/",
              "14 The backward of a collective, in one table",
              "one process with all the features"),
+        Task("cut a linear layer, column- or row-parallel (tensor parallel)",
+             "helpers/ops/collectives/",
+             "14 A layer, cut: column- and row-parallel (tensor parallelism)",
+             "one process with the whole layer"),
         Task("have a gradient through `all_reduce` or `all_gather` (DDP, tensor "
              "parallel)", "helpers/ops/collectives/",
              "14 Two correct answers: the identity, or an all-reduce",
@@ -339,7 +355,8 @@ TASKS = {  # by what they are about
              "17 Deeper: where PyTorch adds up in bfloat16: embedding, index and "
              ".grad, with grad_dtype (2 minutes)",
              "1,000 gradients of 1, and a step of the optimizer"),
-        Task("keep a layer in bf16, or only what its backward keeps", CELLS,
+        Task("keep a layer in bf16, or compress only what its backward keeps "
+             "(`saved_tensors_hooks`)", CELLS,
              "19 A layer in bfloat16, or only what its backward keeps",
              "the dtype of each gradient"),
         Task("keep in bf16 what backward needs", CELLS,
@@ -353,10 +370,12 @@ TASKS = {  # by what they are about
              "the peak at two lengths", True),
     ],
     "Kernels and packages": [
+        Task("choose between Triton, C++ and CuPy for a kernel", CELLS,
+             "19 What to choose", "the column \"when it breaks\""),
         Task("write a CUDA kernel", "helpers/ops/involution/",
              "07 One thread, one element", "on the CPU: every access is checked", True),
-        Task("sum over rows in a backward kernel (the weight of RMSNorm, `atomicAdd`)",
-             CELLS, "15 Deeper: a backward that reduces across rows, and atomicAdd "
+        Task("sum over rows in a backward kernel (the weight of RMSNorm, `atomicAdd`), "
+             "deterministic or not", CELLS, "15 Deeper: a backward that reduces across rows, and atomicAdd "
              "(6 minutes)", "random orders, in the emulator"),
         Task("launch a kernel on the current stream, capture it in a CUDA graph", CELLS,
              "15 Deeper: CUDA graphs, and what a capture forbids (4 minutes)",
