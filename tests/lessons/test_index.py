@@ -229,9 +229,10 @@ QUOTED = {  # what needs a GPU or several processes: a file of PyTorch that has 
     "CUDA_HOME environment variable is not set": "utils/cpp_extension.py",
     "mismatches the version that was used to compile": "utils/cpp_extension.py",
 }
-OF_OTHERS = {  # the words of the dynamic linker, and of CUDA
+OF_OTHERS = {  # the words of the dynamic linker, of CUDA, and of kernels
     "undefined symbol",
     "cannot open shared object file",
+    "must be contiguous",
     "no kernel image is available for execution on the device",
 }
 FURTHER_CAUSES = [  # of a message that is raised above, or that a chapter prints

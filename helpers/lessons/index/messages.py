@@ -74,6 +74,12 @@ MESSAGES = {
                 "the input, `ctx.shape`",
                 "03 A constant argument: its gradient is None",
                 "inside a `backward`"),
+        Message("must be contiguous",
+                "a kernel's own check: the gradient of a `sum` or `expand` is not: "
+                "`grad_output.contiguous()`",
+                "07 Deeper: AssertionError in backward: the gradient of a sum is not "
+                "contiguous (3 minutes)",
+                "inside a `backward`"),
         Message("You must implement either the backward or vjp method",
                 "the Function has no `backward`, or its name is misspelt; if none is "
                 "meant, `ctx.mark_non_differentiable` the output",
@@ -366,12 +372,13 @@ MESSAGES = {
                 "09 Deeper: a kernel that returns its input: custom_op, or define "
                 "and impl (2 minutes)"),
         Message("undefined symbol",
-                "the library was built for another torch, or another C++ ABI",
+                "the library was built for another torch, or another C++ ABI; "
+                "`THPVariableClass`: not linked with `torch_python`",
                 "16 Deeper: undefined symbol, a library that was built for another "
                 "PyTorch (3 minutes)"),
         Message("cannot open shared object file",
-                "`libc10.so`: `import torch` comes first; `libcudart.so`: built for "
-                "another CUDA",
+                "`libc10.so`, or another of torch's: `import torch` comes first; "
+                "`libcudart.so`: built for another CUDA",
                 "16 Deeper: a wheel for each CUDA version (3 minutes)"),
         Message("Ninja is required to load C++ extensions",
                 "`pip install ninja`",

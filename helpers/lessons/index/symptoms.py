@@ -60,6 +60,10 @@ SYMPTOMS = [
     Symptom("right in eager mode, wrong when compiled",
             "a gradient that the compiler drops, or a side effect",
             "19 The matrix: which way of writing works where"),
+    Symptom("an edit of a registration has no effect when compiled",
+            "inductor's cache on disk does not notice it: "
+            "`torch.compiler.config.force_disable_caches = True`",
+            "09 Deeper: the loops that inductor writes, counted (4 minutes)"),
     Symptom("right in float32, wrong in 16 bits",
             "a sum that stops growing, a gradient that underflows",
             "17 A sum that stops growing"),
