@@ -355,8 +355,8 @@ TASKS = {  # by what they are about
              "17 Deeper: where PyTorch adds up in bfloat16: embedding, index and "
              ".grad, with grad_dtype (2 minutes)",
              "1,000 gradients of 1, and a step of the optimizer"),
-        Task("keep a layer in bf16, or compress only what its backward keeps "
-             "(`saved_tensors_hooks`)", CELLS,
+        Task("keep a layer in bf16, or only what its backward keeps, also in "
+             "8 bits (`saved_tensors_hooks`)", CELLS,
              "19 A layer in bfloat16, or only what its backward keeps",
              "the dtype of each gradient"),
         Task("keep in bf16 what backward needs", CELLS,
