@@ -552,9 +552,9 @@ TEMPTING = {
         "only gradgradcheck": N_("At 0.5, 1 and 2 the copy in 16 bits is exact."),
     },
     "17 training": {
-        "8 bits, near": N_("It loses many steps, and ends below 1 all the same."),
+        "8 bits, nearest": N_("It loses many steps, and ends below 1 all the same."),
         "bfloat16": N_("Its range is that of float32, so no gradient is lost."),
-        "stochastic": N_("It is right on average, step by step."),
+        "8 bits, stochastic": N_("It is right on average, step by step."),
     },
     "18 unit": {
         "metres": N_("That is what it should be. Who would have told the class?"),

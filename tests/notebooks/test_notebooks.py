@@ -1,5 +1,6 @@
 """The rules of a notebook. That every stored output is true is checked by nbval itself."""
 
+import builtins
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -106,24 +107,34 @@ def test_what_is_predicted_is_folded(path):
 
 @each_notebook
 def test_what_follows_from_a_prediction_is_hidden_with_it(path):
-    """The text below a folded output is folded, too, unless a new section begins."""
+    """What stands below a folded output is folded, too, unless a new section begins."""
     cells = read(path)[0].cells
     for cell, after in pairwise(cells):
         if cell.metadata.get("jupyter", {}).get("outputs_hidden"):
-            begins = after.source.startswith(("#", f"{WHY}\n\n"))
-            assert after.cell_type == "code" or begins, f"{after.id}: begin with {WHY}"
+            if after.cell_type == "code":
+                shows = after.outputs and not after.metadata.get("jupyter")
+                assert not shows, f"{after.id}: fold its output, or join the cells"
+            else:
+                begins = after.source.startswith(("#", f"{WHY}\n\n"))
+                assert begins, f"{after.id}: begin with {WHY}"
         if WHY in after.source:
             assert after.source.endswith("\n\n</details>"), f"{after.id}: end the fold"
 
 
 @each_notebook
-def test_a_tempting_prediction_is_known(path):
-    for cell in read(path)[1]:
+def test_a_tempting_prediction_is_known_and_can_be_made(path):
+    notebook, code, _ = read(path)
+    text = "\n".join(cell.source for cell in notebook.cells)
+    for cell in code:
         for key in re.findall(r'tempting="(.+?)"', cell.source):
             stored = "".join(output.get("text", "") for output in cell.outputs)
             assert f"{int(path.stem[:2])} " == key[: key.index(" ") + 1], key
             for guess in TEMPTING[key]:
                 assert f"○ It is {shown(guess)}. " not in stored, "it is right"
+                for word in re.split(r", | and ", shown(guess)):
+                    free = re.fullmatch(r"[A-Z]+|[-\d.e]+|True|False|", word)
+                    known = free or f'"{word}"' in text or hasattr(builtins, word)
+                    assert known or f'"{shown(guess)}"' in text, f"nobody says {word}"
 
 
 def test_each_tempting_prediction_is_asked_for():
