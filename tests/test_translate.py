@@ -50,6 +50,7 @@ def test_without_translations_the_english_comes_back(path, tmp_path, monkeypatch
         ("See [it](a.md).", "见[它](b.md)。", "lacks the link a.md"),
         ("![It](a.png)", "![它](b.png)", "lacks the link a.png"),
         ("It takes 4,000 steps.", "需要 400 步。", "lacks the number 4,000"),
+        ("134 million logits", "1.34 万个 logits", "lacks the number 1.34e+08"),
         ("| a | b |", "| 一 |", "lacks the columns 2"),
         (
             "**Why?** Because.",
@@ -65,6 +66,10 @@ def test_without_translations_the_english_comes_back(path, tmp_path, monkeypatch
 )
 def test_a_translation_that_breaks_a_rule_is_refused(english, chinese, problem):
     assert any(problem in said for said in translate.problems(english, chinese))
+
+
+def test_a_number_may_stand_in_wan_or_yi():
+    assert list(translate.problems("134 million logits", "1.34 亿个 logits")) == []
 
 
 def test_a_bar_in_code_is_no_column():  # other right translations are those of the edition

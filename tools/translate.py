@@ -40,7 +40,7 @@ DOCTOR = ROOT / "helpers" / "doctor"
 # The English files, without their ending, whose Chinese may lag until their English is
 # final: what is missing or outdated there stays English in the edition, and `check`
 # accepts it.
-BEHIND = {"19_which_way"}
+BEHIND = set()
 
 HEADER = {
     "header_comment": "# The Chinese edition; see tools/translate.py.",
@@ -66,6 +66,8 @@ TARGET = re.compile(r"\]\([^)]*\)")
 TO_A_SECTION = re.compile(r"(\]\((?:notebooks/)?(\d\d_\w+\.ipynb)#)([^)\s]+)(?=\))")
 LINKED = re.compile(r"\[([^\]]*)\]\((?:notebooks/)?(\d\d_\w+\.ipynb)\)")
 
+SCALES = {"million": 1e6, "billion": 1e9, "万": 1e4, "百万": 1e6, "亿": 1e8}
+NUMBER = re.compile(rf"(\d+(?:[.,]\d+)*)(?: ({'|'.join(SCALES)}))?")
 HAN = "[\u4e00-\u9fff]"
 RULES = {  # of typography, on a message without its marks
     f"{HAN}[A-Za-z0-9]|[A-Za-z0-9]{HAN}": "needs a space between Chinese and Latin",
@@ -352,6 +354,17 @@ def inline(message):
     return tokens
 
 
+def numbers_in(text):
+    """The numbers of a text; 134 million and 1.34 亿 are one."""
+    found = set()
+    for digits, unit in NUMBER.findall(text):
+        value = (
+            f"{float(digits.replace(',', '')) * SCALES[unit]:,g}" if unit else digits
+        )
+        found.add(value)
+    return found
+
+
 def problems(english, chinese):
     """What a translation lacks or breaks, a sentence each."""
     ours, theirs = parts(chinese), parts(english)
@@ -361,11 +374,10 @@ def problems(english, chinese):
     for kind, what in sorted({*ours} - {*theirs}):
         yield f"has the {kind} {what}, which the English has not"
     texts = [token.content for token in inline(chinese) if token.type == "text"]
-    numbers = re.compile(r"\d+(?:[.,]\d+)*")
-    has = set(numbers.findall(" ".join(texts)))
+    has = numbers_in(" ".join(texts))
     for token in inline(english):
         if token.type == "text":
-            for number in sorted(set(numbers.findall(token.content)) - has):
+            for number in sorted(numbers_in(token.content) - has):
                 yield f"lacks the number {number}"
     for text in texts:
         if "*" in text or "`" in text:

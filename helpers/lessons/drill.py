@@ -9,7 +9,7 @@ import torch
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import raises
 from helpers.lessons.judge.surroundings import usual_settings
-from helpers.lessons.language import N_, _
+from helpers.lessons.language import N_, _, at, followed
 
 
 def backward_of(forward, *shapes, keeps=False):
@@ -103,8 +103,8 @@ class Drill:
             )
             if wrong:
                 why = self._known(line)
-                return f"✗ {self.number}: {wrong}" + (f" {why}" if why else "")
-        return f"✓ {self.number}: " + _(self.why)
+                return "✗ " + at(self.number, followed(wrong, why))
+        return "✓ " + at(self.number, _(self.why))
 
     def check(self, line):
         """Print the verdict on a learner's lambda."""

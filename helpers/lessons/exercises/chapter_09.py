@@ -312,10 +312,10 @@ def _compiles(attempt):
     numbers = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3)
     compiled, graphs = _compiled(attempt)
     for name, x in {
-        "x is longer than limit": numbers * 10,
-        "x is shorter than limit": numbers / 10,
+        _("x is longer than limit"): numbers * 10,
+        _("x is shorter than limit"): numbers / 10,
         "x = 0": numbers * 0,
-        "x is float32": numbers.float() * 5,
+        _("x is float32"): numbers.float() * 5,
     }.items():
         mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
         try:

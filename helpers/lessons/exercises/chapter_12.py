@@ -150,9 +150,9 @@ def _keeps_a_bit(attempt):
         attempt.apply(x, 0.25)
     bits = 8 * kept.total / x.numel()
     if bits > 1.5:
-        yield _("it is right, but it saves {bits:.0f} bits for each element.").format(
-            bits=bits
-        )
+        yield _(
+            "it is right, but it saves {bits:.0f} bits for each element, where 1 is enough."
+        ).format(bits=bits)
     hidden = bytes_hidden(attempt.apply, x, 0.25)
     if 8 * hidden > 4 * x.numel():  # bits that NumPy packed are counted twice
         yield _(
