@@ -12,9 +12,10 @@ and lines without a word are copied as they are. A message without a valid trans
 stays English in the edition.
 
 What the course says to a learner who acts has a catalogue of its own, lessons.po. There
-a message stands in `_(...)`, or is a text of an exercise.
+a message stands in `_(...)`, or is a text of an exercise or a word of a figure.
 """
 
+import ast
 import io
 import json
 import re
@@ -65,6 +66,12 @@ COMMENT = re.compile(r"<!--.*?-->|</?\w+>")  # and tags
 TARGET = re.compile(r"\]\([^)]*\)")
 TO_A_SECTION = re.compile(r"(\]\((?:notebooks/)?(\d\d_\w+\.ipynb)#)([^)\s]+)(?=\))")
 LINKED = re.compile(r"\[([^\]]*)\]\((?:notebooks/)?(\d\d_\w+\.ipynb)\)")
+
+LABELLING = {  # arguments and methods by which matplotlib is told what a figure says
+    *("title", "xlabel", "ylabel", "label", "labels"),
+    *("set_title", "set_xlabel", "set_ylabel", "set_xticks", "set_yticks"),
+    *("text", "annotate", "suptitle", "legend", "bar", "barh", "pie"),
+}
 
 SCALES = {"million": 1e6, "billion": 1e9, "万": 1e4, "百万": 1e6, "亿": 1e8}
 NUMBER = re.compile(rf"(\d+(?:[.,]\d+)*)(?: ({'|'.join(SCALES)}))?")
@@ -166,10 +173,56 @@ def said_to_a_learner():
                     yield path.stem if LESSONS in path.parents else "doctor", message
     for code, text in TEXTS.items():
         yield from ((code, said) for said in (text.message, text.look) if said)
+    for path in sources()[1:]:
+        yield from ((path.stem[:2], label) for label in labels(path))
     for given in exercises():
         places = [place for fed in given.inputs for place in fed.numbers]
         for text in (given.success, *given.hints, given.explanation, *places):
             yield given.number, text
+
+
+def labels(path):
+    """What the figures of a notebook say; "{}" stands for what an f-string formats."""
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if any("image/png" in out.get("data", {}) for out in cell.get("outputs", [])):
+            for text in shown(ast.parse("".join(cell["source"]))):
+                if re.search("[a-z]{3}", text) and text.count("\n") < 2:
+                    yield text
+
+
+def shown(node, is_label=False):
+    """The texts in a piece of code that a figure may say.
+
+    They are arguments that label something, and texts of several words; what is
+    printed is none of them.
+    """
+    match node:
+        case ast.JoinedStr():
+            parts = (getattr(part.value, "value", part.value) for part in node.values)
+            text = "".join(p if isinstance(p, str) else "{}" for p in parts)
+            if is_label or " " in text:
+                yield text
+        case ast.Constant(value=str(text)):
+            if is_label or " " in text:
+                yield text
+        case ast.Expr(value=ast.Constant()):
+            pass  # a docstring
+        case ast.keyword(arg="loc" | "ha" | "va" | "tempting"):
+            pass
+        case ast.keyword():
+            yield from shown(node.value, is_label or node.arg in LABELLING)
+        case ast.Call(func=ast.Name("print" | "predicted")):
+            pass
+        case _:
+            draws = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            if draws and ast.unparse(node.func.value) == "draw":
+                is_label = True
+            elif draws and node.func.attr in LABELLING:
+                is_label = True
+            elif isinstance(node, ast.Tuple | ast.List) and len(node.elts) > 2:
+                is_label |= all(isinstance(e, ast.Constant) for e in node.elts)
+            for child in ast.iter_child_nodes(node):
+                yield from shown(child, is_label)
 
 
 def gaps(template):

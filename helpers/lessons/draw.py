@@ -11,8 +11,10 @@ import networkx as nx
 import torch
 from matplotlib.patches import FancyArrowPatch
 
+from helpers.lessons.language import N_  # a figure looks up its words itself
+
 OURS, THEIRS, LEAF, OUTPUT = "#D55E00", "#0072B2", "#009E73", "#555555"
-VERDICTS = {"right": "#cfe8f7", "raises": "#F0C566", "wrong": OURS}
+VERDICTS = {N_("right"): "#cfe8f7", N_("raises"): "#F0C566", N_("wrong"): OURS}
 
 
 def graph(ax=None, title=None, inputs=None, **outputs):
@@ -218,7 +220,7 @@ def layers(seen):
     end = 0
     for name, operations in seen:
         start, end = end, end + len(operations)
-        does = "runs its nodes" if name == "backward" else "adds\nnodes"
+        does = N_("runs its nodes") if name == "backward" else N_("adds\nnodes")
         for height, label, colour in [(3, name, OURS), (2, does, THEIRS)]:
             _box(ax, start, height, end - start, 0.7, label, colour)
         for place, operation in enumerate(operations, start):
@@ -229,7 +231,7 @@ def layers(seen):
         xticks=[],
         xlim=(0, end),
         ylim=(0.4, 3.8),
-        title="What each layer sees, in order",
+        title=N_("What each layer sees, in order"),
     )
     ax.tick_params(length=0)
     ax.grid(False)
@@ -264,7 +266,9 @@ def nested(boxes):
         place, size = (depth, 0.3 * depth), (10 - 2 * depth, len(boxes) - 0.6 * depth)
         ax.add_patch(plt.Rectangle(place, *size, color=colour))
         top = place[1] + size[1] - 0.22
-        ax.text(place[0] + 0.2, top, f"{name}: {does}", va="center", color="white")
+        style = {"va": "center", "color": "white"}
+        ax.text(place[0] + 0.2, top, name, weight="bold", **style)
+        ax.text(place[0] + 1.6, top, does, **style)
     ax.set(xlim=(0, 10), ylim=(0, len(boxes)))
     ax.axis("off")
     print(" ⊃ ".join(boxes))
@@ -284,9 +288,9 @@ def decisions(questions, otherwise):
         ax.annotate(
             "", (0, -row - 0.72), (0, -row - 0.3), arrowprops={"arrowstyle": "-|>"}
         )
-        ax.text(0.05, -row - 0.5, "no", va="center", fontsize=9)
+        ax.text(0.05, -row - 0.5, N_("no"), va="center", fontsize=9)
         ax.annotate("", (1.02, -row), (0.62, -row), arrowprops={"arrowstyle": "-|>"})
-        ax.text(0.8, -row + 0.12, "yes", ha="center", fontsize=9)
+        ax.text(0.8, -row + 0.12, N_("yes"), ha="center", fontsize=9)
         for left, text, colour in [(-0.62, question, THEIRS), (1.04, answer, LEAF)]:
             ax.add_patch(plt.Rectangle((left, -row - 0.28), 1.24, 0.56, color=colour))
             ax.text(left + 0.62, -row, text, **style)
@@ -347,7 +351,7 @@ def travels(maps, processes):
         print(f"{name}: {matrix.count_nonzero() - sent} stay, {sent} are sent")
         ranks = [f"rank {p}" if ax is axes[0][0] else "" for p in range(processes)]
         ax.set_yticks([-p for p in range(processes)], ranks)
-        ax.set_xticks([0.15, 2.15], ["passes", "gets"])
+        ax.set_xticks([0.15, 2.15], [N_("passes"), N_("gets")])
         ax.set(title=name, xlim=(0, 2.4), ylim=(-processes + 0.4, 0.5))
         ax.tick_params(length=0)
         ax.grid(False)
@@ -419,6 +423,6 @@ def owners(grids):
         ax.set(
             xticks=[], yticks=[], xlim=(0, len(rows[0])), ylim=(0.95 - len(rows), 0.95)
         )
-        ax.set(title=title, xlabel="pixels of a row", ylabel="channels")
+        ax.set(title=title, xlabel=N_("pixels of a row"), ylabel=N_("channels"))
         ax.grid(False)
         ax.spines[:].set_visible(False)

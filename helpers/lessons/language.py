@@ -79,3 +79,8 @@ def _translations(language):
 
 
 words.translate = _  # the doctor speaks the language of the edition, too
+
+if language() != "en":  # and so do figures
+    from helpers.lessons.labels import translate_labels
+
+    translate_labels(_)

@@ -47,7 +47,7 @@ def _cupy():
     version = _version("cupy-cuda13x", "cupy-cuda12x", "cupy")
     if version:
         return f"CuPy {version}", _(
-            "chapters 07 and 15 can compile CUDA kernels, without a GPU, too"
+            "chapters 07 and 15 can compile CUDA kernels, even without a GPU"
         )
     return "no CuPy", _(
         "chapters 07 and 15 say so where they would compile CUDA kernels"
@@ -58,7 +58,7 @@ def _triton():
     version = _version("triton")
     if version:
         return f"Triton {version}", _(
-            "chapter 15 can run its kernels, without a GPU, too"
+            "chapter 15 can run its kernels, even without a GPU"
         )
     return "no Triton", _("chapter 15 says so where it would run a kernel")
 

@@ -461,9 +461,6 @@ TEMPTING = {
         (12, 30): N_("`HandOn` hears of one loss only, its own."),
         (3, 9): N_("`SumAgain` adds the gradients of four losses that are one."),
     },
-    "14 adjoint": {
-        1: N_("So it would be, if the four v were four tensors."),
-    },
     "14 pairs": {
         "all-gather": N_("It copies. What was copied is added on the way back."),
         "all-reduce": N_("Adding is right, but each process needs its own part only."),

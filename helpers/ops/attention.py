@@ -304,7 +304,7 @@ def attention(
     *,
     scale=None,
     enable_gqa=False,
-    chunk_size=32,
+    chunk_size=48,
 ):
     """softmax(scale · query keyᵀ + mask) value: `F.scaled_dot_product_attention`.
 

@@ -251,25 +251,16 @@ def in_blocks_of_two(
     return attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
 
 
-def with_its_matrix(
-    query,
-    key,
-    value,
-    attn_mask=None,
-    dropout_p=0.0,
-    is_causal=False,
-    scale=None,
-    enable_gqa=False,
-):
+def with_its_matrix(query, key, value, attn_mask=None, *others):
     """Attention as PyTorch composes it, in float32 at least."""
     wide = torch.promote_types(query.dtype, torch.float32)
     tensors = [t.to(wide) for t in (query, key, value)]
     if attn_mask is not None and attn_mask.is_floating_point():
         attn_mask = attn_mask.to(wide)
-    options = {"scale": scale, "enable_gqa": enable_gqa}
+    last = dict(zip(("scale", "enable_gqa"), others[2:], strict=False))
     with sdpa_kernel(SDPBackend.MATH):
         return F.scaled_dot_product_attention(
-            *tensors, attn_mask, dropout_p, is_causal, **options
+            *tensors, attn_mask, *others[:2], **last
         ).to(query.dtype)
 
 

@@ -77,6 +77,14 @@ def _as_counted(attempt, K, channels, rows):
         ).format(given=loads, expected=expected[0], inputs=inputs, weights=weights)
 
 
+def _refused(error, where, *more):
+    """What the emulator, or the compiler before it, says of a source."""
+    said = re.search(r"error: (.*)", error.compiler)
+    if said:
+        return _("it does not compile: {said}.").format(said=said[1])
+    return at(where, followed(_("{error}.").format(error=error), *more))
+
+
 EXERCISE_1 = Exercise(
     number="15.1",
     name="loads_and_multiply_adds",
@@ -196,13 +204,8 @@ def _loads_once(source):
             }
             did = emulator.run(source, "taps", blocks, 8, arguments, **options)
         except emulator.KernelError as error:
-            said = re.search(r"error: (.*)", error.compiler)
             once = _(ONCE) if error.fault == emulator.Fault.WRITTEN_TWICE else None
-            yield (
-                _("it does not compile: {said}.").format(said=said[1])
-                if said
-                else at(where, followed(_("{error}.").format(error=error), once))
-            )
+            yield _refused(error, where, once)
             return
         expected = _in_one_dimension(x.double(), weight.double()).float()
         wrong = (arrays["y"] - expected).abs().nan_to_num(torch.inf)
@@ -458,12 +461,7 @@ def _adds_each_row_once(source):
             options = {"seconds": c_and_cpp.PROCESSOR_SECONDS, "order": 1}
             emulator.run(source, "partial_sums", grid, 32, arguments, **options)
         except emulator.KernelError as error:
-            said = re.search(r"error: (.*)", error.compiler)
-            yield (
-                _("it does not compile: {said}.").format(said=said[1])
-                if said
-                else at(where, _("{error}.").format(error=error))
-            )
+            yield _refused(error, where)
             return
         given, right = arrays["partial"].sum(0), x.sum(0)
         if not given.allclose(right, atol=1e-4):
