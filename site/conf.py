@@ -292,8 +292,9 @@ def on_doctree(app, doctree, document):
             link.replace_self(link.children)
     for image in doctree.findall(nodes.image):
         image["loading"] = "lazy"
-        # 200 dpi. Sphinx then says how big it is, and nothing jumps when it is loaded.
-        image["scale"] = 50
+        if "width" not in image:  # a cell's output says it
+            # 200 dpi. Sphinx then says how big it is: nothing jumps when it is loaded.
+            image["scale"] = 50
     for cell in doctree.findall(nodes.entry):
         if len(cell.astext()) < 8:  # such as "25 + 20"
             cell["classes"].append("short")

@@ -93,7 +93,7 @@ def write_index(app, language_of):
         page = app.env.titles[document].astext()
         for name, heading, text in sections(app.env.get_doctree(document)):
             weight = (
-                3 if heading.startswith(ASIDE) else 5 if name.startswith("row-") else 7
+                3 if heading.startswith(ASIDE) else 4 if name.startswith("row-") else 7
             )
             content = RECORD.format(
                 weight=weight,  # Pagefind's own of an h1 is 7

@@ -35,7 +35,7 @@ def translate_labels(translate):
     font = chinese_font()
     if not font:
         return
-    matplotlib.rcParams["font.sans-serif"].insert(0, font)
+    matplotlib.rcParams["font.family"] = [font, "DejaVu Sans"]  # for ✗ and the like
     as_given = Text.set_text
 
     def set_text(self, words):

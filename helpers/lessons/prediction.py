@@ -16,6 +16,11 @@ def predicted(prediction, outcome, within=0.0, tempting=None):
                      outcome
     tempting:        a key of TEMPTING, with what is added to a wrong prediction
     """
+    sequences = (tuple, list)
+    if isinstance(outcome, sequences) and not isinstance(
+        prediction, (*sequences, type(...))
+    ):
+        prediction = [prediction]
     if prediction is ...:
         template = _(
             "○ It is {outcome}. Predict before you run: put your answer in place of ..."
@@ -51,5 +56,5 @@ def _is(prediction, outcome, within):
 def shown(value):
     """As one would say it: numbers to four digits, strings without quotes."""
     if isinstance(value, tuple | list):
-        return ", ".join(map(shown, value))
+        return ", ".join(map(shown, value)) or "[]"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -86,8 +86,20 @@ const letBreak = () => {
     code.innerHTML = code.innerHTML.replaceAll("_", "_<wbr>");
 };
 
+// The keyboard reaches a formula that is wider than its place, and so can scroll it.
+const letScroll = () => {
+  const mark = () => {
+    for (const formula of document.querySelectorAll("mjx-container:not([tabindex])"))
+      if (formula.scrollWidth > formula.clientWidth) formula.tabIndex = 0;
+  };
+  addEventListener("load", () => window.MathJax?.startup.promise.then(mark));
+  addEventListener("resize", mark);
+  document.addEventListener("toggle", mark, true); // of a fold
+};
+
 document.addEventListener("DOMContentLoaded", () => {
   letBreak();
+  letScroll();
   setUpFolds();
   setUpPredictions();
   setUpFigures();

@@ -73,9 +73,15 @@ document.addEventListener("DOMContentLoaded", () => {
     await new Promise(resolve => setTimeout(resolve, 150));
     if (words !== input.value.trim()) return; // more was typed meanwhile
     const results = await holdingMost(pagefind, words);
-    const sections = await Promise.all(results.slice(0, 8).map(result => result.data()));
+    const sections = await Promise.all(results.slice(0, 24).map(result => result.data()));
     if (words !== input.value.trim()) return;
-    found.replaceChildren(...sections.map(linkTo));
+    const wanted = [...wordsOf(words.toLowerCase())];
+    const inHeading = ({ meta }) => { // how many of the words
+      const heading = together(meta.title).toLowerCase();
+      return wanted.filter(word => heading.includes(word)).length;
+    };
+    sections.sort((one, other) => inHeading(other) - inHeading(one));
+    found.replaceChildren(...sections.slice(0, 8).map(linkTo));
     if (!sections.length) found.textContent = found.closest("[data-nothing]").dataset.nothing;
   });
 

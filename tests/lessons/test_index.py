@@ -3,6 +3,8 @@
 Every link leads somewhere, and every message is what PyTorch says.
 """
 
+import copy
+import io
 import json
 import pickle
 import re
@@ -171,7 +173,132 @@ def view_changed(change):
         module(torch.ones(2, 1, 2, requires_grad=True)).sum().backward()
 
 
+class WithoutCtx(NoBackward):
+    @staticmethod
+    def forward(x, y):
+        return x * y
+
+
+class WithCtxBesideSetup(NoBackward):
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+
+class TwoOutputs(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return 2 * first + second * 3
+
+
+class OneGradient(TwoOutputs):
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output
+
+
+class Product(Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return torch.bmm(x, y)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, y = ctx.saved_tensors
+        return torch.bmm(grad_output, y.mT), torch.bmm(x.mT, grad_output)
+
+
+def half_in_forward_only():
+    x = torch.ones(1, 2, 2, requires_grad=True)
+    with torch.autocast("cpu"):
+        y = Product.apply(x, x)
+    y.sum().backward()
+
+
+def of_inference_mode():
+    with torch.inference_mode():
+        y = torch.ones(2)
+    return X * y
+
+
+def copy_of_a_result():
+    module = nn.Linear(2, 2)
+    module.kept = module.weight * 2
+    copy.deepcopy(module)
+
+
+def without_annotations():
+    torch.library.custom_op("index::bare", lambda x: x * 2, mutates_args=())
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+def load_a_subclass():
+    file = io.BytesIO()
+    torch.save(torch.ones(2).as_subclass(Subclass), file)
+    file.seek(0)
+    torch.load(file)
+
+
+def recompiles_too_often():
+    torch.compiler.reset()
+    repeat = torch.compile(lambda x, s: x * len(s), backend="eager", fullgraph=True)
+    for count in range(20):
+        repeat(X, "a" * (count + 2))
+
+
+class ReadsMemory(nn.Module):
+    def forward(self, x):
+        x.data_ptr()
+        return 2 * x
+
+
+def twice_as_much(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+def load_without_its_operator():
+    operator = torch.library.custom_op("index::gone", twice_as_much, mutates_args=())
+    operator.register_fake(torch.empty_like)
+
+    class Calls(nn.Module):
+        def forward(self, x):
+            return operator(x)
+
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(Calls(), (torch.ones(2),)), file)
+    operator._lib._destroy()
+    file.seek(0)
+    torch.export.load(file)
+
+
 PROVOKED = {  # the messages that no chapter prints
+    "backward() takes": lambda: sum(OneGradient.apply(X)).sum().backward(),
+    "forward() takes": lambda: WithoutCtx.apply(X, X),
+    "missing a required argument": lambda: WithCtxBesideSetup.apply(X),
+    "unsupported operand type(s) for *: 'NoneType'": lambda: (
+        TwoOutputs.apply(X)[0].sum().backward()
+    ),
+    "Inference tensors cannot be saved for backward": of_inference_mode,
+    "support the deepcopy protocol": copy_of_a_result,
+    "infer_schema(func)": without_annotations,
+    "Weights only load failed": load_a_subclass,
+    "Hard failure due to fullgraph=True": recompiles_too_often,
+    "Cannot access data pointer of Tensor (e.g. FakeTensor": lambda: (
+        torch.export.export(ReadsMemory(), (torch.ones(2),))
+    ),
+    "Failed to convert args/kwargs to proxy": lambda: torch.compile(
+        torch.sin, backend="eager", fullgraph=True
+    )(torch.Tensor._make_subclass(Refuses, torch.ones(2))),
+    "error when deserializing the saved file": load_without_its_operator,
     "is a view and is being modified inplace": lambda: Same.apply(
         torch.ones(2, requires_grad=True)
     ).add_(1),
@@ -220,7 +347,8 @@ PROVOKED = {  # the messages that no chapter prints
     ),
     "Can't pickle": lambda: pickle.dumps(lambda: None),
 }
-QUOTED = {  # what needs a GPU or several processes: a file of PyTorch that has the words
+QUOTED = {  # what needs a GPU, several processes or C: a file of PyTorch that has the words
+    "Dynamo does not know how to trace the builtin": "_dynamo/variables/functions.py",
     "Expected all tensors to be on the same device": "testing/_internal/common_methods_invocations.py",
     "illegal memory access": "testing/_internal/common_cuda.py",
     "permitted when stream is capturing": "cuda/graphs.py",
@@ -229,13 +357,15 @@ QUOTED = {  # what needs a GPU or several processes: a file of PyTorch that has 
     "CUDA_HOME environment variable is not set": "utils/cpp_extension.py",
     "mismatches the version that was used to compile": "utils/cpp_extension.py",
 }
-OF_OTHERS = {  # the words of the dynamic linker, of CUDA, and of kernels
+OF_OTHERS = {  # the words of the dynamic linker, of CUDA, of Triton, and of kernels
+    "cannot be accessed from Triton",
     "undefined symbol",
     "cannot open shared object file",
     "must be contiguous",
     "no kernel image is available for execution on the device",
 }
 FURTHER_CAUSES = [  # of a message that is raised above, or that a chapter prints
+    ("expected scalar type", half_in_forward_only),
     ("must not also be an input", lambda: same_memory(lambda x: (x.view(-1), x + 1))),
     ("must not also be an input", lambda: same_memory(lambda x: (x + 1,) * 2)),
     ("In order to use an autograd.Function", lambda: torch.func.jacrev(reverse)(X)),

@@ -52,3 +52,12 @@ def test_a_tempting_prediction_is_answered(capsys):
     predicted(..., "what came out", tempting="5 term")
     predicted("2 sinh²", "2 sinh²", tempting="5 term")
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_one_of_a_list_may_be_given_without_its_brackets(capsys):
+    predicted(0.1, [0.1])
+    predicted([], [0.1])
+    assert capsys.readouterr().out.splitlines() == [
+        "✓ It is 0.1, as you predicted.",
+        "✗ You predicted []; it is 0.1.",
+    ]

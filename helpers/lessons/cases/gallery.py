@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from helpers.lessons.judge.source import source_of
+from helpers.lessons.language import N_, _
 
 from . import BROKEN, HEALTHY, PATIENTS
 
@@ -57,11 +58,13 @@ def jacobians(names):
         pair = [finding.values[k] for k in ("expected_jacobian", "given_jacobian")]
         limit = max(float(matrix.abs().max()) for matrix in pair)
         for ax, matrix, what in zip(
-            axes[:, column], pair, ("right", "given"), strict=True
+            axes[:, column], pair, (N_("right"), N_("given")), strict=True
         ):
             ax.imshow(matrix, cmap="RdBu", vmin=-limit, vmax=limit)
-            ax.set_title(f"{name}: {what}" if what == "right" else what, fontsize=9)
-            ax.set(xticks=[], yticks=[], xlabel="inputs →", ylabel="← outputs")
+            title = f"{name}: {_(what)}" if what == "right" else what
+            ax.set_title(title, fontsize=9)
+            ax.set(xticks=[], yticks=[])
+            ax.set(xlabel=N_("inputs →"), ylabel=N_("← outputs"))
             ax.grid(False)
         wrong = (pair[0] - pair[1]).abs() > 1e-6
         entries = f"{int(wrong.sum())} of {wrong.numel()} entries"

@@ -4,14 +4,13 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import Function, grad
 from torch.autograd.function import once_differentiable
-from torch.autograd.graph import saved_tensors_hooks
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.numbers import alike, changed_in_place, copies, near_miss
 from helpers.lessons.judge.properties import each, keeps_only, random
 from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import N_, _
-from helpers.lessons.memory import storage_of
+from helpers.lessons.memory import Alive
 
 
 def merge(one, other):
@@ -246,17 +245,10 @@ class LogSoftmax(Function):
 def _keeps_nothing_twice(attempt):
     x, g = random(50, 40).requires_grad_(), random(50, 40, seed=1).requires_grad_()
     y = attempt.apply(x, 0.5)
-    kept = []
-    with saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        grad(y, x, g, create_graph=True)
-    own = {storage_of(x), storage_of(g)}
-    more = {
-        storage_of(t): t.untyped_storage().nbytes()
-        for t in kept
-        if storage_of(t) not in own
-    }
-    more = sum(size for size in more.values() if size > x.nbytes / 2)
-    if more:
+    with Alive() as alive:
+        (first,) = grad(y, x, g, create_graph=True)
+    more = alive.now - first.nbytes
+    if more > x.nbytes / 2:
         yield _(
             "it is right, but a backward pass with create_graph=True keeps {more:,} "
             "bytes besides `x` and grad_output, which have {each:,} each."

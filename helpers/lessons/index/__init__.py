@@ -121,8 +121,10 @@ def of_tasks():
 def of_messages():
     """For the README: the messages that are met most often."""
     often = [m for group in MESSAGES.values() for m in group if m.short]
-    rows = [(f"`{m.part}`", section(m.read, None, "notebooks/")) for m in often]
-    return table(("the message holds", "read"), rows)
+    rows = [
+        (f"`{m.part}`", m.cause, section(m.read, None, "notebooks/")) for m in often
+    ]
+    return table(("the message holds", "cause, and cure", "read"), rows)
 
 
 def linked_matrix(cells):

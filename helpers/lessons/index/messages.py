@@ -88,9 +88,29 @@ MESSAGES = {
                 "a number, a shape or a list of tensors: numbers go on `ctx`, tensors "
                 "one by one",
                 "03 What may live on ctx, and what save_for_backward is for"),
-        Message("positional arguments but",
+        Message("backward() takes",
                 "`backward` gets `ctx` and one gradient for each output",
                 "02 Several outputs"),
+        Message("forward() takes",
+                "`forward` without `ctx` and no `setup_context`: write `forward(ctx, "
+                "…)`, or add `setup_context`",
+                "10 Per-sample gradients: vmap(grad(loss))"),
+        Message("missing a required argument",
+                "`forward` has a `ctx` beside a `setup_context`: leave it out",
+                "10 Per-sample gradients: vmap(grad(loss))"),
+        Message("unsupported operand type(s) for *: 'NoneType'",
+                "`set_materialize_grads(False)`: no gradient arrived for an output: "
+                "ask `is None`",
+                "03 When no gradient arrives: set_materialize_grads",
+                "inside a `backward`"),
+        Message("Inference tensors cannot be saved for backward",
+                "a tensor made under `inference_mode`: `.clone()` it, or use "
+                "`no_grad`",
+                "03 What may live on ctx, and what save_for_backward is for"),
+        Message("support the deepcopy protocol",
+                "a module keeps a computed tensor as an attribute: compute it in "
+                "`forward`, or detach it",
+                "06 What a module registers: nn.Parameter, nn.Buffer, children"),
         Message("trying to differentiate twice a function that was marked with "
                 "@once_differentiable",
                 "this `backward` leaves autograd on purpose",
@@ -172,6 +192,11 @@ MESSAGES = {
                 "the same, or `custom_bwd` is missing: backward runs outside of "
                 "autocast",
                 "17 custom_fwd and custom_bwd"),
+        Message("expected scalar type",
+                "backward runs outside of autocast: `custom_fwd` and `custom_bwd`, "
+                "or cast in the wrapper",
+                "17 custom_fwd and custom_bwd",
+                "inside a `backward`"),
         Message("expected scalar type",
                 "two dtypes in one call: a float16 or bfloat16 weight, a float32 "
                 "input",
@@ -316,6 +341,21 @@ MESSAGES = {
                 "`.item()` inside a Function's `forward`: save the 0-dim tensor "
                 "instead",
                 "09 Deeper: a number from .item() in a graph (1 minute)"),
+        Message("Dynamo does not know how to trace the builtin",
+                "a warning: the graph breaks at a function in C: make it an operator",
+                "09 A name and a promise: custom_op"),
+        Message("Cannot access data pointer of Tensor (e.g. FakeTensor",
+                "a compiler or an export ran code that reads memory: make it an "
+                "operator",
+                "09 A name and a promise: custom_op"),
+        Message("Hard failure due to fullgraph=True",
+                "`FailOnRecompileLimitHit`, or the warning `hit "
+                "config.recompile_limit`: an argument is new at each call: "
+                "`dynamic=True`, or pass a tensor; `TORCH_LOGS=recompiles` names it",
+                "09 One graph for many shapes: dynamic=True"),
+        Message("Failed to convert args/kwargs to proxy",
+                "a tensor subclass without `__tensor_flatten__`",
+                "18 Deeper: torch.compile and __tensor_flatten__ (3 minutes)"),
         Message("Unsupported: call to a callable object",
                 "`forward` or an argument is an object that the compiler cannot "
                 "follow",
@@ -327,6 +367,24 @@ MESSAGES = {
                 "a module keeps a `custom_op` as an attribute: call the operator in "
                 "`forward`",
                 "19 Copy and pickle a module that calls an operator"),
+        Message("infer_schema(func)",
+                "`custom_op` reads annotations: annotate each argument and the "
+                "result, or pass `schema=`",
+                "09 A name and a promise: custom_op"),
+        Message("error when deserializing the saved file",
+                "`failed to resolve`: import the operator's module before "
+                "`torch.export.load`",
+                "19 Export a model that holds an operator, also with AOTInductor"),
+        Message("Weights only load failed",
+                "the file holds a tensor subclass: "
+                "`torch.serialization.safe_globals([YourClass])`",
+                "18 Deeper: a file with a tensor of your own: weights_only and "
+                "safe_globals (2 minutes)"),
+        Message("cannot be accessed from Triton",
+                "a Triton kernel got a tensor on the CPU; without a GPU, "
+                "`TRITON_INTERPRET=1` before the import",
+                "15 Deeper: a Triton kernel with a gradient: triton_op and "
+                "register_autograd (2 minutes)"),
         Message("There was no fake impl registered for",
                 "the compiler needs `register_fake`",
                 "09 A name and a promise: custom_op",
@@ -373,7 +431,9 @@ MESSAGES = {
                 "and impl (2 minutes)"),
         Message("undefined symbol",
                 "the library was built for another torch, or another C++ ABI; "
-                "`THPVariableClass`: not linked with `torch_python`",
+                "`THPVariableClass`: not linked with `torch_python`; build it anew "
+                "with `pip install --no-build-isolation --no-cache-dir "
+                "--force-reinstall --no-deps .`",
                 "16 Deeper: undefined symbol, a library that was built for another "
                 "PyTorch (3 minutes)"),
         Message("cannot open shared object file",

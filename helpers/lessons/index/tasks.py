@@ -135,6 +135,9 @@ TASKS = {  # by what they are about
         Task("write a tensor subclass (`__torch_dispatch__`, `__torch_function__`)",
              "18 A matrix that is never made", "18 Which one?",
              "what type the gradient has", True),
+        Task("store a weight in another form, and let `nn.Linear` take it (quantized "
+             "weights)", CELLS, "18 A matrix that is never made",
+             "what type the gradient has"),
         Task("keep weights in a module (`nn.Parameter`, `nn.Buffer`)",
              "helpers/ops/linear.py",
              "06 What a module registers: nn.Parameter, nn.Buffer, children",
@@ -368,14 +371,18 @@ TASKS = {  # by what they are about
         Task("compute attention without its matrix (memory that does not grow with "
              "the length)", "helpers/ops/attention.py", "20 What exists when",
              "the peak at two lengths", True),
+        Task("learn a bias of attention (`attn_mask`, ALiBi, relative positions)",
+             "helpers/ops/attention.py",
+             "20 Deeper: rows with nothing to attend to, causal blocks, grouped queries "
+             "(3 minutes)", "`gradcheck` of the bias"),
     ],
     "Kernels and packages": [
         Task("choose between Triton, C++ and CuPy for a kernel", CELLS,
              "19 What to choose", "the column \"when it breaks\""),
         Task("write a CUDA kernel", "helpers/ops/involution/",
              "07 One thread, one element", "on the CPU: every access is checked", True),
-        Task("sum over rows in a backward kernel (the weight of RMSNorm, `atomicAdd`), "
-             "deterministic or not", CELLS, "15 Deeper: a backward that reduces across rows, and atomicAdd "
+        Task("sum over rows in a backward kernel (the weight of RMSNorm, `atomicAdd`, "
+             "`use_deterministic_algorithms`)", CELLS, "15 Deeper: a backward that reduces across rows, and atomicAdd "
              "(6 minutes)", "random orders, in the emulator"),
         Task("launch a kernel on the current stream, capture it in a CUDA graph", CELLS,
              "15 Deeper: CUDA graphs, and what a capture forbids (4 minutes)",
