@@ -187,7 +187,7 @@ def _loads_old_and_new(attempt):
     alone = lambda layer: layer  # noqa: E731
     for where, size, bias, wrap in (
         (_("alone"), (3, 5), True, alone),
-        (_("square"), (3, 3), True, alone),
+        (_("with a square weight"), (3, 3), True, alone),
         (_("inside nn.Sequential"), (3, 5), True, nn.Sequential),
         (_("deeper inside"), (3, 5), True, deeper),
         (
