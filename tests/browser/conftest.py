@@ -29,7 +29,7 @@ FOLDERS = ("notebooks", "zh")
 CHAPTERS = [
     path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.ipynb"))
 ]
-PATIENCE = 15_000  # ms; a busy machine is slow, not broken
+PATIENCE = 120_000  # ms; a busy machine is slow, not broken
 BROKEN = """async () => {
     const pictures = [...document.images];
     for (const picture of pictures) picture.loading = "eager";
