@@ -1,5 +1,6 @@
 """The Chinese edition says what the English one says, and nothing of it is outdated."""
 
+import ast
 import json
 
 import pytest
@@ -134,3 +135,13 @@ def test_changed_english_is_outdated_until_somebody_looks(tmp_path, monkeypatch)
     missing, stale = translate.check(page)
     assert missing == f"page.md: outdated: {first[:60]}"
     assert stale.startswith("page.zh.md: not what its catalogue makes")
+
+
+def test_what_a_figure_says_is_found():
+    code = """ax.plot(x, label="loss", color="tab:blue")
+ax.set(title=f"step {k:.1f}", xticks=[], ha="upper left")
+names = {"two words": 1}
+print("not this one")
+draw.ring(("output", "grad_fn"))"""
+    found = [*translate.shown(ast.parse(code))]
+    assert found == ["loss", "step {}", "two words", "output", "grad_fn"]

@@ -198,8 +198,10 @@ def shown(node, is_label=False):
     """
     match node:
         case ast.JoinedStr():
-            parts = (getattr(part.value, "value", part.value) for part in node.values)
-            text = "".join(p if isinstance(p, str) else "{}" for p in parts)
+            text = "".join(
+                part.value if isinstance(part, ast.Constant) else "{}"
+                for part in node.values
+            )
             if is_label or " " in text:
                 yield text
         case ast.Constant(value=str(text)):

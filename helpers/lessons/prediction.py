@@ -16,11 +16,6 @@ def predicted(prediction, outcome, within=0.0, tempting=None):
                      outcome
     tempting:        a key of TEMPTING, with what is added to a wrong prediction
     """
-    sequences = (tuple, list)
-    if isinstance(outcome, sequences) and not isinstance(
-        prediction, (*sequences, type(...))
-    ):
-        prediction = [prediction]
     if prediction is ...:
         template = _(
             "○ It is {outcome}. Predict before you run: put your answer in place of ..."
@@ -38,7 +33,9 @@ def predicted(prediction, outcome, within=0.0, tempting=None):
 
 def _is(prediction, outcome, within):
     sequences = (tuple, list)
-    if isinstance(outcome, sequences) and isinstance(prediction, sequences):
+    if isinstance(outcome, sequences):
+        if not isinstance(prediction, sequences):
+            prediction = [prediction]
         pairs = zip(prediction, outcome, strict=False)
         return len(prediction) == len(outcome) and all(
             _is(p, o, within) for p, o in pairs
