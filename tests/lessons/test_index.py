@@ -261,25 +261,6 @@ class ReadsMemory(nn.Module):
         return 2 * x
 
 
-def twice_as_much(x: torch.Tensor) -> torch.Tensor:
-    return 2 * x
-
-
-def load_without_its_operator():
-    operator = torch.library.custom_op("index::gone", twice_as_much, mutates_args=())
-    operator.register_fake(torch.empty_like)
-
-    class Calls(nn.Module):
-        def forward(self, x):
-            return operator(x)
-
-    file = io.BytesIO()
-    torch.export.save(torch.export.export(Calls(), (torch.ones(2),)), file)
-    operator._lib._destroy()
-    file.seek(0)
-    torch.export.load(file)
-
-
 PROVOKED = {  # the messages that no chapter prints
     "backward() takes": lambda: sum(OneGradient.apply(X)).sum().backward(),
     "forward() takes": lambda: WithoutCtx.apply(X, X),
@@ -298,7 +279,6 @@ PROVOKED = {  # the messages that no chapter prints
     "Failed to convert args/kwargs to proxy": lambda: torch.compile(
         torch.sin, backend="eager", fullgraph=True
     )(torch.Tensor._make_subclass(Refuses, torch.ones(2))),
-    "error when deserializing the saved file": load_without_its_operator,
     "is a view and is being modified inplace": lambda: Same.apply(
         torch.ones(2, requires_grad=True)
     ).add_(1),
@@ -347,7 +327,8 @@ PROVOKED = {  # the messages that no chapter prints
     ),
     "Can't pickle": lambda: pickle.dumps(lambda: None),
 }
-QUOTED = {  # what needs a GPU, several processes or C: a file of PyTorch that has the words
+QUOTED = {  # what needs a GPU, other processes or C: a file of PyTorch that has the words
+    "error when deserializing the saved file": "export/__init__.py",
     "Dynamo does not know how to trace the builtin": "_dynamo/variables/functions.py",
     "Expected all tensors to be on the same device": "testing/_internal/common_methods_invocations.py",
     "illegal memory access": "testing/_internal/common_cuda.py",
