@@ -605,4 +605,8 @@ TEMPTING = {
             "One for each order. But each order goes back through all that came before."
         ),
     },
+    "20 compiled": {
+        12: N_("So it is in eager mode. Nothing says that the compiled one differs."),
+        "an error": N_("An error would be kind. The compiler goes on without a word."),
+    },
 }

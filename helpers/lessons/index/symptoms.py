@@ -60,6 +60,11 @@ SYMPTOMS = [
     Symptom("right in eager mode, wrong when compiled",
             "a gradient that the compiler drops, or a side effect",
             "19 The matrix: which way of writing works where"),
+    Symptom("a second derivative of 0 when compiled",
+            "a Function inside two transforms: leave it out while "
+            "`torch.compiler.is_compiling()`",
+            "20 Deeper: compiled, a Function can lose its second derivative (2 "
+            "minutes)"),
     Symptom("an edit of a registration has no effect when compiled",
             "inductor's cache on disk does not notice it: "
             "`torch.compiler.config.force_disable_caches = True`",
