@@ -1,4 +1,4 @@
-"""The learner's C and C++: compiled once, and a crash stays outside.
+"""The learner's C and C++: a crash stays outside.
 
 What calls do wrong, and how they crash, the attempts at 7.1, 8.1 and 8.3 show.
 """
@@ -9,28 +9,6 @@ import time
 import pytest
 
 from helpers.lessons.native import c_and_cpp
-from helpers.ops.involution import compiler
-from tests.needs import needs_compiler
-
-
-@needs_compiler
-def test_a_source_is_compiled_once(monkeypatch, tmp_path):
-    compiled, run = [], c_and_cpp.subprocess.run
-
-    def counted(command, **options):
-        compiled.append(command)
-        return run(command, **options)
-
-    c_and_cpp.compiler_version(tuple(compiler.find_compiler()))
-    monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(c_and_cpp.subprocess, "run", counted)
-    one, other = ("int f(void) { return 1; }", "c"), ("int f(void) { return 2; }", "c")
-    assert [c_and_cpp.compile_library(*source).f() for source in (one, other, one)] == [
-        1,
-        2,
-        1,
-    ]
-    assert len(compiled) == 2
 
 
 @pytest.mark.skipif(

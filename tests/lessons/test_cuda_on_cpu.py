@@ -286,30 +286,21 @@ def test_half_types_round_as_in_pytorch(name, dtype):
         int i = blockIdx.x * blockDim.x + threadIdx.x;
         y[i] = {name}(x[i]);
     }}"""
-    halves = (
-        torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
-    )
+    halves = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
     floats = torch.empty(2**16)
     emulator.run(source, "widen", 256, 256, {"x": halves, "y": floats})
     torch.testing.assert_close(floats, halves.float(), rtol=0, atol=0, equal_nan=True)
-
-    # every half, the middle between it and the next one, and both floats beside the
-    # middle
-    finite = halves[halves.isfinite() & (halves != 0)].float()
-    wide = (finite.to(dtype).view(torch.int16) + 1).view(dtype).float()
-    middle = ((finite.double() + wide.double()) / 2).float()
-    up, down = (middle.nextafter(torch.tensor(s * torch.inf)) for s in (1, -1))
-    extremes = torch.tensor(
-        [0.0, -0.0, torch.inf, -torch.inf, torch.nan, 65519.9, 65520.0, 3.4e38]
+    # Every half, the middle between two, and the floats beside these.
+    bits = torch.arange(-(2**31), 2**31, 2**12)[:, None] + torch.tensor(
+        [0, 1, 2**12 - 1]
     )
-    cases = torch.cat([finite, middle, up, down, extremes])
-    cases = torch.cat([cases, torch.zeros(-len(cases) % 256)])
+    cases = bits.to(torch.int32).view(torch.float32).flatten()
     narrowed = torch.empty(len(cases), dtype=dtype)
     emulator.run(source, "narrow", len(cases) // 256, 256, {"x": cases, "y": narrowed})
     expected = cases.to(dtype)
-    assert narrowed.isnan().equal(expected.isnan())
-    same = narrowed.view(torch.int16) == expected.view(torch.int16)
-    assert (same | expected.isnan()).all()
+    torch.testing.assert_close(narrowed, expected, rtol=0, atol=0, equal_nan=True)
+    number = ~expected.isnan()
+    assert narrowed.signbit()[number].equal(expected.signbit()[number])  # of zeros, too
 
 
 # The libraries that it builds
@@ -370,11 +361,8 @@ def test_nothing_is_left_behind(empty_cache, monkeypatch):
 
 
 @needs_nvrtc
-def test_nvrtc_sees_a_syntax_error_and_a_spill():
+def test_nvrtc_sees_a_spill():
     oldest = every_architecture.architectures()[0]
-    broken = TWICE.replace("2 * x", "2 * * x")
-    with pytest.raises(every_architecture.NvrtcError, match=r"kernel.cu\(4\): error"):
-        every_architecture.compile_for(oldest, broken, ["twice"])
     # A launch bound that leaves 32 registers, and 64 sums that are alive at once
     greedy = """
     __global__ void __launch_bounds__(1024, 2) greedy(const float* x, float* y) {
@@ -390,29 +378,6 @@ def test_nvrtc_sees_a_syntax_error_and_a_spill():
     }"""
     compiled = every_architecture.compile_for(oldest, greedy, ["greedy"])
     assert compiled["greedy"].spilled_bytes > 0
-
-
-@needs_nvrtc
-def test_what_was_compiled_once_is_known(empty_cache, monkeypatch):
-    oldest, *_, newest = every_architecture.architectures()
-    source = (
-        "template <typename T> __global__ void fill(T* x) { x[threadIdx.x] = T(1); }"
-    )
-    calls = [
-        (oldest, source, ["fill<int>"]),
-        (newest, source, ["fill<int>"]),
-        (oldest, source, ["fill<int>", "fill<float>"]),
-        (oldest, source.replace("T(1)", "T(2)"), ["fill<int>"]),
-    ]
-    compiled = [every_architecture.compile_for(*call) for call in calls]
-    assert len(list(empty_cache.glob("nvrtc_*.json"))) == len(calls)
-    monkeypatch.setattr(every_architecture, "_compile", lambda *arguments: 1 / 0)
-    assert [every_architecture.compile_for(*call) for call in calls] == compiled
-    monkeypatch.setattr(
-        every_architecture, "_nvrtc", lambda: SimpleNamespace(getVersion=int)
-    )
-    with pytest.raises(ZeroDivisionError):  # another version
-        every_architecture.compile_for(*calls[0])
 
 
 def test_without_cupy_one_sentence_says_what_compiles(monkeypatch):

@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from helpers.lessons import draw, timeline
+from helpers.lessons import draw
 from helpers.lessons.cases.case import Double
 
 
@@ -50,26 +50,6 @@ def test_ring_names_each_object_and_points_from_each_to_the_next(capsys):
     )
 
 
-def test_verdicts_are_drawn_in_three_colours_and_printed(capsys):
-    rows = {"int n": ["right", "wrong"], "*, int n": ["raises", "right"]}
-    draw.verdicts(rows, ["old", "new"], notes=["first", "second"])
-    assert (
-        capsys.readouterr().out == "int n     right  wrong \n*, int n  raises right \n"
-    )
-    words = {text.get_position(): text.get_text() for text in plt.gca().texts}
-    found = {}
-    for patch in plt.gca().patches:
-        column, row = int(patch.get_x()), int(patch.get_y())
-        assert words[column + 0.48, row + 0.46] == [*rows.values()][row][column]
-        found.setdefault([*rows.values()][row][column], set()).add(
-            patch.get_facecolor()
-        )
-    assert [len(colours) for colours in found.values()] == [1, 1, 1]
-    assert len(set.union(*found.values())) == 3 and {"first", "second"} <= set(
-        words.values()
-    )
-
-
 def test_owners_are_drawn_beside_one_another_and_counted(capsys):
     draw.owners({"one": [[0, 1], [2, 3]], "four": [[0, 0], [0, 0]]})
     assert capsys.readouterr().out.splitlines() == [
@@ -84,16 +64,6 @@ def test_owners_are_drawn_beside_one_another_and_counted(capsys):
     places = {text.get_text(): text.get_position() for text in one.texts}
     # A row of pixels, then the next.
     assert places["0"][1] == places["1"][1] > places["2"][1]
-
-
-def test_time_line_draws_and_prints_each_event(capsys):
-    events = [("2017-01-19", "a", "first"), ("2020-02-03", "b", "second")]
-    timeline.draw(events)
-    assert (
-        capsys.readouterr().out
-        == "2017-01-19  a       first\n2020-02-03  b       second\n"
-    )
-    assert [text.get_text() for text in plt.gca().texts] == ["a  first", "b  second"]
 
 
 def test_travels_draws_an_arrow_for_each_element_and_counts_what_is_sent(capsys):

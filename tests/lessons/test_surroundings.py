@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-from functools import partial
 
 import nbformat
 import pytest
@@ -17,13 +16,6 @@ from helpers.lessons.judge.surroundings import is_full, usual_settings
 from helpers.lessons.native import c_and_cpp
 from tests.needs import why_not
 
-SETTINGS = {
-    "anomaly mode": (partial(torch.autograd.set_detect_anomaly, True), "anomaly"),
-    "no gradients": (partial(torch.set_grad_enabled, False), "grad"),
-    "float64": (partial(torch.set_default_dtype, torch.float64), "dtype"),
-    "meta": (partial(torch.set_default_device, "meta"), "device"),
-}
-
 
 def settings():
     return {
@@ -31,43 +23,24 @@ def settings():
         "grad": torch.is_grad_enabled(),
         "dtype": torch.get_default_dtype(),
         "device": torch.get_default_device().type,
+        "inference": torch.is_inference_mode_enabled(),
     }
 
 
-@pytest.fixture
-def put_back():
-    yield
-    torch.autograd.set_detect_anomaly(False)
-    torch.set_grad_enabled(True)
-    torch.set_default_dtype(torch.float32)
-    torch.set_default_device(None)
-
-
-@pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
-def test_a_check_sets_its_world_and_puts_back_what_it_found(name, put_back):
-    usual = settings()
-    answers = {
-        number: exercise(number).reference for number in ("2.1", "2.3", "4.1", "6.3")
-    }
-    change, what = SETTINGS[name]
-    change()
-    changed = settings()
-    assert changed[what] != usual[what]
-    with usual_settings():
-        assert settings() == usual
-    for number, answer in answers.items():
-        verdict = exercise(number).judge(answer)
-        assert verdict.mark == RIGHT, f"{number}: {verdict.message}"
-    assert settings() == changed
-
-
-def test_a_check_under_inference_mode():
-    with torch.inference_mode():
-        verdict = exercise("2.1").judge(exercise("2.1").reference)
-        assert torch.is_inference_mode_enabled()
-        with usual_settings():
-            assert not torch.is_inference_mode_enabled()
+def test_a_check_sets_its_world_and_puts_back_what_it_found():
+    usual, given = settings(), exercise("2.1")
+    with torch.inference_mode(), torch.device("meta"), torch.autograd.detect_anomaly():
+        torch.set_default_dtype(torch.float64)
+        try:
+            changed = settings()
+            with usual_settings():
+                assert settings() == usual
+            verdict = given.judge(given.reference)
+            assert settings() == changed
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert all(changed[name] != value for name, value in usual.items())
     assert verdict.mark == RIGHT, verdict.message
 
 

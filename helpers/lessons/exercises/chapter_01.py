@@ -8,7 +8,7 @@ import torch
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import explain_difference, find_difference
-from helpers.lessons.judge.numbers import changed_in_place, first_line
+from helpers.lessons.judge.numbers import first_line
 from helpers.lessons.judge.properties import instances_apart, keeps_only, random
 from helpers.lessons.judge.variations import Inputs, caught
 from helpers.lessons.language import N_, _, at
@@ -35,21 +35,13 @@ def _is_legacy(attempt):
                 "(self, {argument}), and arguments that were not tensors went to "
                 "`__init__`."
             ).format(name=name, argument=argument)
-    if attempt.__init__ is object.__init__:
-        yield _("it has no method `__init__`. Two underscores on each side?")
-    for name, argument in arguments.items():
+    for name in arguments:
         method = inspect.getattr_static(attempt, name)
         if method is getattr(Function, name):
             yield _(
                 "it has no method `{name}`, nor inherits one. Look at spelling and "
                 "indentation."
             ).format(name=name)
-        try:
-            inspect.signature(method).bind("self", argument)
-        except TypeError:
-            yield _("`{name}` must take (self, {argument}).").format(
-                name=name, argument=argument
-            )
 
 
 def _instances_like(like, *feeds):
@@ -73,20 +65,13 @@ def _wrong_instance(attempt, arguments, like, x):
     no words for.
     """
     try:
-        instance = attempt(*arguments)
+        attempt(*arguments)
     except Exception as error:
         kind, message = type(error).__name__, first_line(error).rstrip(".")
         return _("the constructor raises {kind}: {message}.").format(
             kind=kind, message=message
         )
     with contextlib.suppress(Exception):  # What raises is said below
-        given = x.clone()
-        output = instance.forward(given)
-        wrong = changed_in_place(x=(given, x))
-        if wrong:
-            return wrong
-        if output is None:
-            return _("it returns None. Is a `return` missing in `forward`?")
         output = attempt(*arguments)(x.clone().requires_grad_())
         # Before the engine casts it.
         gradient = output.grad_fn.apply(torch.ones_like(output))[1]

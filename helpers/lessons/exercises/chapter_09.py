@@ -8,12 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
-from torch.autograd import grad
 from torch.library import CustomOpDef, opcheck
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import alike
 from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import _, at
 from helpers.lessons.torch_messages import in_one_sentence, raised
@@ -311,24 +309,13 @@ def _clipped(x, limit):
 def _compiles(attempt):
     numbers = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3)
     compiled, graphs = _compiled(attempt)
-    for name, x in {
-        _("x is longer than limit"): numbers * 10,
-        _("x is shorter than limit"): numbers / 10,
-        "x = 0": numbers * 0,
-        _("x is float32"): numbers.float() * 5,
-    }.items():
-        mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    for x in (numbers * 10, numbers / 10, numbers * 0, numbers.float() * 5):
         try:
-            output, expected = compiled(mine, 2.0), attempt(theirs, 2.0)
+            compiled(x.requires_grad_(), 2.0)
         except Exception as error:
             yield _("there is still a break. PyTorch says: {message}").format(
                 message=in_one_sentence(error)
             )
-        (given,), (right,) = grad(output.sum(), mine), grad(expected.sum(), theirs)
-        if not alike((output, given), (expected, right), 1e-5):
-            yield _(
-                "where {name}, it is right in eager mode, but not compiled."
-            ).format(name=name)
     if len(graphs) > 2:  # float64 and float32
         yield _(
             "no break, but {count} graphs where 2 are enough, one per dtype."

@@ -8,7 +8,6 @@ from torch.autograd import Function
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import alike, copies, first_line
-from helpers.lessons.judge.properties import saved_by
 from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import N_, _, at
 from helpers.lessons.memory import Alive
@@ -52,8 +51,6 @@ def _has_forward_mode(attempt):
 def _is_exact(attempt):
     large = torch.tensor([-3e4, -5.0, 5.0, 3e4], dtype=torch.float16)
     given = attempt(large, -1, 1)
-    if given.dtype != torch.float16:
-        yield _("for float16 it returns {dtype}.").format(dtype=given.dtype)
     if given.tolist() != [-1, -1, 1, 1]:
         yield _(
             "in float16, {numbers} between -1 and 1 becomes {given}: adding a large "
@@ -213,13 +210,11 @@ class _EndlessError(Exception):
 class _Operations(Alive):
     """Their names, in order.
 
-    The 5000th is the last. A power that is a root is called sqrt.
+    The 5000th is the last.
     """
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = super().__torch_dispatch__(function, types, args, kwargs)
-        if self.operations[-1] == "pow" and isinstance(args[1], float) and args[1] % 1:
-            self.operations[-1] = "sqrt"
         if len(self.operations) == 5000:
             raise _EndlessError
         return result
@@ -252,7 +247,7 @@ def _ends(attempt):
 
 def _goes_by_the_theorem(attempt):
     with contextlib.suppress(Exception):  # which others name
-        kept, leaves, (output,) = saved_by(attempt.apply, POSITIVE)
+        output = attempt.apply(*copies([POSITIVE]))
         with _Operations() as backward:
             output.sum().backward()
         if len(backward.operations) > 20:
@@ -260,8 +255,6 @@ def _goes_by_the_theorem(attempt):
                 "`backward` takes {count} operations. It need not iterate: "
                 "differentiate both sides of z · z = a."
             ).format(count=len(backward.operations))
-        if len(kept) > 1:
-            yield _("{count} tensors are saved; one is enough.").format(count=len(kept))
 
 
 HOW = (

@@ -224,15 +224,6 @@ def _loads_once(source):
                 ).format(count=reads.count("__shared__")),
             )
         for name, needed in (("weight", 3), ("x", 3 * channels)):
-            if (
-                reads.count(name) > needed
-                and name == "weight"
-                and "__restrict__" in source
-            ):
-                yield _(
-                    "`__restrict__` lets the compiler move the loads. Here, move "
-                    "them yourself."
-                )
             if reads.count(name) > needed and channels:
                 yield at(
                     where,
@@ -329,12 +320,10 @@ def _runs_in_triton(attempt):
     with mock.patch.dict(os.environ, {"TRITON_INTERPRET": "1"} if interpreted else {}):
         kernel = triton.jit(attempt)
     device = "cpu" if interpreted else "cuda"
-    # The last time, only the first.
     for n, programs in (
         (5, 1),
         (40, 2),
         (100, 4),
-        (100, 1),
     ):
         # What lies beside the arrays is not zero, and must neither be used nor written.
         x, y = torch.full((n + 64,), 100.0), torch.full((n + 64,), UNWRITTEN)
@@ -372,17 +361,6 @@ def _runs_in_triton(attempt):
             )
             yield at(where, template.format(value=n - 1))
         given = y[own]
-        if n == 100 and programs == 1:
-            others = given[32:] != UNWRITTEN
-            if others.any():
-                i = 32 + int(others.int().argmax())
-                yield at(
-                    where,
-                    _("program 0 writes y[{i}]; its own elements end at y[31].").format(
-                        i=i
-                    ),
-                )
-            given, expected = given[:32], expected[:32]
         if (given == UNWRITTEN).any():
             i = int((given == UNWRITTEN).int().argmax())
             yield at(where, _("y[{i}] is not written.").format(i=i))

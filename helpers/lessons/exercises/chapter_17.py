@@ -228,11 +228,6 @@ def _rounds(attempt):
     for value in (0.3, 0.45, 1.0, -0.3, 0.02, -0.2):
         x = torch.full((draws,), value)
         given = attempt(x, step)
-        if not torch.is_tensor(given) or (given.shape, given.dtype) != (
-            x.shape,
-            x.dtype,
-        ):
-            yield _("it must return a tensor of the shape and dtype of x.")
         yield changed_in_place(x=(x, torch.full_like(x, value)))
         below = torch.tensor(value / step).floor().item() * step
         fed = {"value": value, "step": step}
@@ -242,11 +237,6 @@ def _rounds(attempt):
                 "of {value} with step = {step} it makes {given:g}, which is not a "
                 "multiple of the step next to it."
             ).format(given=strange[0], **fed)
-        if value == below and not torch.equal(given, x):
-            yield _(
-                "of {value} with step = {step} it makes {given:g}: a multiple of the "
-                "step must stay."
-            ).format(given=given[given != x][0].item(), **fed)
         if value != below and len(given.unique()) == 1:
             template = _(
                 "with step = {step}, each element of a tensor of {value} becomes "

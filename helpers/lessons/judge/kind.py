@@ -2,7 +2,6 @@
 
 import inspect
 
-import torch
 from torch.autograd import Function
 
 from helpers.lessons.language import _
@@ -37,9 +36,6 @@ def wrong_kind(attempt, reference):
         )
     if is_function_class(reference):
         return _misfit_of_function_class(attempt, reference)
-    if inspect.isclass(reference) and issubclass(reference, torch.nn.Module):
-        if not issubclass(attempt, torch.nn.Module):
-            return _("it must derive from nn.Module.")
     return None
 
 
@@ -57,11 +53,6 @@ def _misfit_of_function_class(attempt, reference):
         if method is inspect.getattr_static(Function, name):
             if name == "backward" and vars(attempt).get("vjp"):
                 continue
-            if "apply" in vars(attempt):
-                return _(
-                    "it has an `apply`, but no `{name}`. Leave `apply` as it is; it "
-                    "calls them."
-                ).format(name=name)
             return _(
                 "it has no method `{name}`, nor inherits one. Look at spelling and "
                 "indentation."

@@ -141,8 +141,6 @@ def _further(found, message, attempt, inputs):
         if where:
             template = _("At {at} it is {given}, but {right} is right.")
         yield in_numbers(Difference(given, expected), template, at=where)
-    if found.code == "double-backward-refused":
-        yield _("But a second derivative is asked for.")
     of_forward, of_backward = _names(attempt)
     taken = [name for name in of_backward if name in of_forward]
     if taken and not message:
