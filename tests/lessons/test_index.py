@@ -22,6 +22,7 @@ OF_OTHERS = {  # words of Python, the dynamic linker, CUDA, Triton, and kernels
     "cannot be accessed from Triton",
     "undefined symbol",
     "cannot open shared object file",
+    "No module named 'torch'",
     "must be contiguous",
     "no kernel image is available for execution on the device",
 }

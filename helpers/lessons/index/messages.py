@@ -40,6 +40,19 @@ MESSAGES = {
                 "detached copies",
                 "12 Recompute: activation checkpointing",
                 "inside a `backward`"),
+        Message("element 0 of tensors does not require grad",
+                "the first derivative has no history: `create_graph=True`, or its "
+                "`backward` left autograd",
+                "05 A gradient that can be differentiated: create_graph=True",
+                "of a second derivative"),
+        Message("None of the inputs have requires_grad=True",
+                "`checkpoint` with `use_reentrant=True`: the weights inside get no "
+                "gradient: `use_reentrant=False`",
+                "12 Tickets instead of tensors: recompute"),
+        Message("torch.utils.checkpoint is incompatible with .grad()",
+                "reentrant `checkpoint` knows only `.backward()`: "
+                "`use_reentrant=False`",
+                "12 Tickets instead of tensors: recompute"),
         Message("cannot register a hook on a tensor that doesn't require gradient",
                 "`h.requires_grad` is False: no gradient will come by",
                 "11 Deeper: see, clip and scale a gradient with hooks: register_hook "
@@ -64,6 +77,9 @@ MESSAGES = {
                 "`backward` must return one gradient, or None, for each argument of "
                 "`forward`",
                 "03 A constant argument: its gradient is None"),
+        Message("returned a gradient different than None",
+                "an argument that is not a tensor gets None",
+                "03 A constant argument: its gradient is None"),
         Message("returned an invalid gradient at index",
                 "the shape is not that of the input: a transpose or a sum over the "
                 "batch is missing, or two gradients are in the wrong order",
@@ -80,6 +96,9 @@ MESSAGES = {
                 "07 Deeper: AssertionError in backward: the gradient of a sum is not "
                 "contiguous (3 minutes)",
                 "inside a `backward`"),
+        Message("expected Variable or None",
+                "`backward` returned a number: return a tensor, or None",
+                "02 The same thing as a Function: forward, backward, ctx"),
         Message("You must implement either the backward or vjp method",
                 "the Function has no `backward`, or its name is misspelt; if none is "
                 "meant, `ctx.mark_non_differentiable` the output",
@@ -134,6 +153,10 @@ MESSAGES = {
                 "`gradcheck`: the gradient differs from the measured one; the doctor "
                 "says how",
                 "11 A wrong gradient: what gradcheck says, what the doctor says"),
+        Message("is not a double precision floating point",
+                "`gradcheck` in float32 rejects right gradients: pass float64; for a "
+                "kernel that takes only float32, `examine` of the doctor",
+                "04 1. Single precision: float32"),
         Message("Backward is not reentrant",
                 "two backward passes of one graph differ: a random draw, or state",
                 "04 3. Randomness"),
@@ -206,6 +229,10 @@ MESSAGES = {
                 "autocast: `register_autocast`, or cast in the wrapper",
                 "17 register_autocast for an operator",
                 "in a kernel in C++ or CUDA"),
+        Message("Found dtype",
+                "a loss got two dtypes, often a float16 output and a float32 target: "
+                "cast one",
+                "19 A layer in bfloat16, or only what its backward keeps"),
         Message("not implemented for 'BFloat16'",
                 "this kernel has no 16 bits: compute in float32, and cast back",
                 "17 Save for backward in bfloat16"),
@@ -261,6 +288,10 @@ MESSAGES = {
         Message("Batching rule not implemented for",
                 "an operator that takes a list or changes an argument, and has no "
                 "rule: `register_vmap`",
+                "09 Deeper: a rule for vmap, and none for forward mode (3 minutes)"),
+        Message("There is a performance drop because we have not yet implemented",
+                "a warning: `vmap` loops over the batch: `register_vmap` for an "
+                "operator of your own",
                 "09 Deeper: a rule for vmap, and none for forward mode (3 minutes)"),
         Message("is not possible because there exists a Tensor",
                 "under `vmap`, a tensor without the batch is written into: make it "
@@ -367,6 +398,26 @@ MESSAGES = {
                 "a module keeps a `custom_op` as an attribute: call the operator in "
                 "`forward`",
                 "19 Copy and pickle a module that calls an operator"),
+        Message("_OpNamespace",
+                "no such operator in this process: import the module that defines "
+                "it, or load its library",
+                "19 Export a model that holds an operator, also with AOTInductor"),
+        Message("Only a single TORCH_LIBRARY can be used to register the namespace",
+                "two libraries define one namespace: take a name of your own; after "
+                "an edit, restart Python",
+                "08 The schema, the key and the build"),
+        Message("Error building extension",
+                "`load` or `load_inline`: the compiler's first error stands further "
+                "down, after `FAILED:`",
+                "08 The schema, the key and the build"),
+        Message("No module named 'torch'",
+                "pip builds in an empty environment: `pip install "
+                "--no-build-isolation .`",
+                "16 The wheel",
+                "while pip builds a package"),
+        Message("Expected the return from backward to be of the same structure",
+                "the gradient of a list is a list: `([…], None)`",
+                "19 An operator that takes a list of tensors"),
         Message("infer_schema(func)",
                 "`custom_op` reads annotations: annotate each argument and the "
                 "result, or pass `schema=`",
@@ -411,6 +462,10 @@ MESSAGES = {
         Message("is not defined as mutable but was mutated",
                 "`opcheck`: the kernel changes an argument that the schema calls "
                 "constant",
+                "09 What is promised must hold: opcheck"),
+        Message("most often comes from a incorrect fake",
+                "the fake kernel promises other strides or sizes than the kernel "
+                "returns: `opcheck`",
                 "09 What is promised must hold: opcheck"),
         Message("found mismatched tensor metadata",
                 "`opcheck`: the fake kernel promises another shape, stride or dtype",

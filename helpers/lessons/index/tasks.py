@@ -85,10 +85,13 @@ TASKS = {  # by what they are about
              CELLS,
              "19 Log and clip the gradient norm of every parameter and every layer",
              "print the norms"),
-        Task("take the optimizer's step inside the backward pass "
-             "(register_post_accumulate_grad_hook)", CELLS,
+        Task("take the optimizer's step inside the backward pass, without a norm "
+             "over all gradients (register_post_accumulate_grad_hook)", CELLS,
              "11 Deeper: hooks of modules, parameters and nodes; gradient edges (14 "
              "minutes)", "the peak, and the same step"),
+        Task("sum a gradient to the shape of a broadcast input (`sum_to_size`)",
+             CELLS, "02 Leave the sum out: what the engine does then",
+             "a square input, where a wrong sum fits, too"),
         Task("reverse or scale a gradient", "helpers/ops/gradient_reversal.py",
              "10 Deeper: plain operations that survive every transform (3 minutes)",
              "19: the matrix, first column"),
