@@ -199,6 +199,14 @@ def _loads_old_and_new(attempt):
         yield from (
             at(where, wrong) for wrong in _loads(attempt(*size), size, bias, wrap)
         )
+    try:
+        attempt(3, 5).load_state_dict({"bias": torch.ones(5)})
+    except RuntimeError:
+        return
+    yield _(
+        "a checkpoint of a bias alone loads; without `weight` or `kernel` it should "
+        "be refused."
+    )
 
 
 def _loads(dense, size, bias, wrap):

@@ -76,6 +76,13 @@ def _drops(attempt, x, p):
             "p) is right."
         ).format(factor=factor)
     share = (y == 0).double().mean().item()
+    for dim in range(x.dim() if 0 < share < 1 and x.dim() > 1 else 0):
+        if torch.equal(y == 0, (y == 0).narrow(dim, 0, 1).expand(y.shape)):
+            template = _(
+                "what is dropped is the same all along dimension {dim}: not "
+                "independently."
+            )
+            yield template.format(dim=dim)
     if abs(share - p) > 3 * (p / y.numel()) ** 0.5:
         yield _("with p = {p}, the share of zeros is {share:.2f}.").format(
             p=p, share=share
@@ -342,6 +349,14 @@ def _inverts(attempt):
         yield _("it must return the pair (x1, x2), got a {kind}.").format(
             kind=type(result).__name__
         )
+    for name, given, y in zip(("x1", "x2"), result, (y1, y2), strict=True):
+        if not torch.is_tensor(given) or (given.shape, given.dtype) != (
+            y.shape,
+            y.dtype,
+        ):
+            yield _(
+                "{name} must be a tensor of the shape and dtype of y1 and y2."
+            ).format(name=name)
     for name, those in calls.items():
         if len(those) != 1:
             template = _("`{name}` must be called once; it was called {count} times.")

@@ -325,6 +325,10 @@ def _saved():
 
 
 def _keeps_programs_right(schema):
+    if not isinstance(schema, str):
+        yield _("give check the schema, a string; got a value of type {kind}.").format(
+            kind=type(schema).__name__
+        )
     schema = schema.strip()
     try:
         parsed = torch._C.parse_schema(f"{NAMESPACE}::{schema}")

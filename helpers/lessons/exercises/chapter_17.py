@@ -228,6 +228,11 @@ def _rounds(attempt):
     for value in (0.3, 0.45, 1.0, -0.3, 0.02, -0.2):
         x = torch.full((draws,), value)
         given = attempt(x, step)
+        if not torch.is_tensor(given) or (given.shape, given.dtype) != (
+            x.shape,
+            x.dtype,
+        ):
+            yield _("it must return a tensor of the shape and dtype of x.")
         yield changed_in_place(x=(x, torch.full_like(x, value)))
         below = torch.tensor(value / step).floor().item() * step
         fed = {"value": value, "step": step}

@@ -72,6 +72,8 @@ def _counts(attempt):
                 where=where, error=raised(error)
             )
             return
+        if not isinstance(products, attempt):
+            yield _("`with Products() as products` must give the mode itself.")
         if not isinstance(given, Tensor) or not torch.equal(given, expected):
             yield _(
                 "{where} the program computes something else inside the mode."

@@ -44,6 +44,17 @@ def _merges(attempt, scores):
     pieces = [_piece(scores[:, s], value[s]) for s in (slice(3), slice(3, 8))]
     given = [copies(piece) for piece in pieces]
     result = attempt(*given)
+    if not (isinstance(result, (tuple, list)) and len(result) == 3):
+        kind = type(result).__name__
+        yield _("it must return the three tensors (m, z, o), got a {kind}.").format(
+            kind=kind
+        )
+    for name, tensor, right in zip("mzo", result, _piece(scores, value), strict=True):
+        if not torch.is_tensor(tensor) or tensor.shape != right.shape:
+            shape = tuple(right.shape)
+            yield _("`{name}` must be a tensor of shape {shape}.").format(
+                name=name, shape=shape
+            )
     for piece, before in zip(given, pieces, strict=True):
         pairs = zip(piece, before, strict=True)
         names = "m of a piece", "z of a piece", "o of a piece"
