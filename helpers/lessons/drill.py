@@ -230,7 +230,10 @@ _DRILLS = (
         "5.a",
         lambda: gradient_of_the_last(lambda x: 3 * x**2, (3,)),
         "lambda v, x: 6 * x * v",
-        {"lambda v, x: 3 * x**2 * v": N_("That is the gradient, times `v`.")},
+        {
+            "lambda v, x: 3 * x**2 * v": N_("That is the gradient, times `v`."),
+            "lambda v, x: 6 * x": N_("That is the diagonal of `H`, without `v`."),
+        },
         N_("the gradient is 3x², and its derivative 6x stands on the diagonal of `H`."),
     ),
     Drill(
@@ -242,6 +245,7 @@ _DRILLS = (
             "lambda h, g, x: -h * torch.sin(x)": N_(
                 "The cosine is multiplied by `g`, and so is its derivative."
             ),
+            "lambda h, g, x: -g * torch.sin(x)": N_("`h` arrives. Multiply by it."),
         },
         N_("a backward pass is a function of `g` and `x`, with a gradient for each."),
     ),

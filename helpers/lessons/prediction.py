@@ -11,7 +11,7 @@ def predicted(prediction, outcome, within=0.0, tempting=None):
     yet.
 
     prediction, outcome: numbers, strings, or tuples or lists of them. Upper and lower
-                         case, and spaces around a string, do not count.
+                         case, spaces, quotes and brackets do not count.
     within:          how far a number may be off and still count, as a share of the
                      outcome
     tempting:        a key of TEMPTING, with what is added to a wrong prediction
@@ -32,22 +32,25 @@ def predicted(prediction, outcome, within=0.0, tempting=None):
 
 
 def _is(prediction, outcome, within):
-    sequences = (tuple, list)
-    if isinstance(outcome, sequences):
-        if not isinstance(prediction, sequences):
-            prediction = [prediction]
-        pairs = zip(prediction, outcome, strict=False)
-        return len(prediction) == len(outcome) and all(
-            _is(p, o, within) for p, o in pairs
-        )
-    if isinstance(outcome, str) and isinstance(prediction, str):
-        return prediction.strip().casefold() == outcome.strip().casefold()
+    given, right = _parts(prediction), _parts(outcome)
+    pairs = zip(given, right, strict=False)
+    return len(given) == len(right) and all(_same(p, o, within) for p, o in pairs)
+
+
+def _parts(value):
+    """What it holds, one after the other, however it is nested or written."""
+    if isinstance(value, tuple | list):
+        return [part for one in value for part in _parts(one)]
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
+    return [value]
+
+
+def _same(prediction, outcome, within):
     numbers = (int, float)
     if isinstance(outcome, numbers) and isinstance(prediction, numbers):
-        return prediction == outcome or math.isclose(
-            prediction, outcome, rel_tol=within
-        )
-    return prediction == outcome
+        return math.isclose(prediction, outcome, rel_tol=within)
+    return shown(prediction).casefold() == shown(outcome).casefold()
 
 
 def shown(value):
