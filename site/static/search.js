@@ -1,13 +1,13 @@
 // Searches as one types. Pagefind's script and index are loaded with the first letter.
 // In the index, each Chinese character is a word (see site/search.py).
 const apart = text => text.replace(/(?<=\p{Script=Han})(?=\p{Script=Han})/gu, " ");
-const together = text =>
-  text.replace(/(?<=\p{Script=Han}(?:<\/?mark>)*) (?=(?:<\/?mark>)*\p{Script=Han})/gu, "")
-    .replaceAll("</mark><mark>", "");
+const together = text => text.replace(/(?<=\p{Script=Han}) (?=\p{Script=Han})/gu, "");
 
 const segmenter = new Intl.Segmenter("zh", { granularity: "word" }); // knows English words, too
 const wordsOf = text =>
   new Set([...segmenter.segment(text)].filter(part => part.isWordLike).map(part => part.segment));
+// What the forms of a word have in common: Pagefind finds them, and also what is only like it.
+const stem = word => (word.length > 4 ? word.replace(/(ing|ed|es|s|e)$/, "") : word);
 
 // The results that hold a word; a Chinese one with its characters in this order.
 const holding = async (pagefind, word) => {
@@ -19,19 +19,51 @@ const holding = async (pagefind, word) => {
 };
 
 // What holds the words best, or most of them: a learner's words are rarely all the course's own.
-const holdingMost = async (pagefind, text) => {
+const holdingMost = async (pagefind, words) => {
   const found = new Map();
-  for (const word of wordsOf(text)) {
+  for (const word of words) {
     for (const result of await holding(pagefind, word)) {
       const { score, words } = found.get(result.id) ?? { score: 0, words: 0 };
       found.set(result.id, { ...result, score: score + result.score, words: words + 1 });
     }
   }
   const rank = result => result.score * result.words ** 2;
-  const { results } = await pagefind.search(apart(text)); // marks all words, not only the first
-  const marked = new Map(results.map(result => [result.id, result]));
-  return [...found.values()].sort((one, other) => rank(other) - rank(one))
-    .map(result => marked.get(result.id) ?? result);
+  return [...found.values()].sort((one, other) => rank(other) - rank(one));
+};
+
+// A section as it is shown: what its words are, without the heading, from the sentence on that
+// holds the first of `words`; null if it holds none.
+const section = ({ url, meta, content }, words) => {
+  const title = together(meta.title);
+  const whole = together(content);
+  const text = whole.startsWith(title) ? whole.slice(title.length).replace(/^[.\s]+/, "") : whole;
+  const stems = words.map(stem);
+  const places = stems.map(part => text.toLowerCase().indexOf(part)).filter(at => at >= 0);
+  const headings = wordsOf(title.toLowerCase());
+  const inHeading = words.map(word =>
+    headings.has(word) ? 1 : title.toLowerCase().includes(stem(word)) ? 0.5 : 0);
+  const heading = inHeading.reduce((sum, one) => sum + one, 0);
+  if (!places.length && !heading) return null;
+  const at = places.length ? Math.min(...places) : 0;
+  const sentence = Math.max(...[". ", "? ", "。", "？", "："].map(end => {
+    const last = text.lastIndexOf(end, at - 1);
+    return last < 0 ? 0 : last + end.length;
+  }));
+  const start = at - sentence < 120 ? sentence : text.lastIndexOf(" ", at - 40) + 1;
+  const parts = [...segmenter.segment(text.slice(start, start + 320))].map(part => part.segment);
+  let excerpt = "";
+  while (parts.length && excerpt.length < 200) excerpt += parts.shift();
+  return { url, title, page: together(meta.page), heading, excerpt, stems };
+};
+
+const marked = (text, stems) => {
+  const wanted = stems.map(part => part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|");
+  return text.split(new RegExp(`(${wanted})`, "i")).map((part, number) => {
+    if (number % 2 === 0) return part;
+    const mark = document.createElement("mark");
+    mark.textContent = part;
+    return mark;
+  });
 };
 
 document.addEventListener("DOMContentLoaded", () => {
@@ -43,16 +75,14 @@ document.addEventListener("DOMContentLoaded", () => {
   found.setAttribute("role", "status");
   dialog.append(found);
 
-  const linkTo = ({ url, meta, excerpt }) => {
+  const linkTo = ({ url, title, page, excerpt, stems }) => {
     const link = document.createElement("a");
     link.href = new URL(url.replace(/^\//, ""), root);
-    const title = document.createElement("b");
-    title.textContent = together(meta.title);
-    const page = document.createElement("i");
-    page.textContent = together(meta.page);
-    const words = document.createElement("span");
-    words.innerHTML = together(excerpt); // escaped by Pagefind, but for its <mark>
-    link.append(title, page, words);
+    const [name, where, words] = ["b", "i", "span"].map(tag => document.createElement(tag));
+    name.textContent = title;
+    where.textContent = page;
+    words.append(...marked(excerpt, stems));
+    link.append(name, where, words);
     link.addEventListener("click", () => dialog.close());
     return link;
   };
@@ -61,26 +91,23 @@ document.addEventListener("DOMContentLoaded", () => {
   const load = async () => {
     const pagefind = await import(new URL("pagefind/pagefind.js", root));
     const ranking = { pageLength: 0.2, termFrequency: 0.5 }; // or short sections win
-    await pagefind.options({ baseUrl: "/", excerptLength: 40, ranking });
+    await pagefind.options({ baseUrl: "/", ranking });
     return pagefind;
   };
 
   input.addEventListener("input", async () => {
-    const words = input.value.trim();
-    if (!words) return found.replaceChildren();
+    const asked = input.value.trim();
+    if (!asked) return found.replaceChildren();
     loaded ??= load().catch(error => { loaded = null; throw error; }); // the next letter tries again
     const pagefind = await loaded;
     await new Promise(resolve => setTimeout(resolve, 150));
-    if (words !== input.value.trim()) return; // more was typed meanwhile
+    if (asked !== input.value.trim()) return; // more was typed meanwhile
+    const words = [...wordsOf(asked.toLowerCase())];
     const results = await holdingMost(pagefind, words);
-    const sections = await Promise.all(results.slice(0, 24).map(result => result.data()));
-    if (words !== input.value.trim()) return;
-    const wanted = [...wordsOf(words.toLowerCase())];
-    const inHeading = ({ meta }) => { // how many of the words
-      const heading = together(meta.title).toLowerCase();
-      return wanted.filter(word => heading.includes(word)).length;
-    };
-    sections.sort((one, other) => inHeading(other) - inHeading(one));
+    const data = await Promise.all(results.slice(0, 24).map(result => result.data()));
+    if (asked !== input.value.trim()) return;
+    const sections = data.map(one => section(one, words)).filter(Boolean);
+    sections.sort((one, other) => other.heading - one.heading);
     found.replaceChildren(...sections.slice(0, 8).map(linkTo));
     if (!sections.length) found.textContent = found.closest("[data-nothing]").dataset.nothing;
   });

@@ -218,6 +218,7 @@ SEARCHES = {  # a heading that must be among the first three
         "straight-through estimator": "Straight-through: a gradient",  # one word is nowhere
         "straight through estimator sign": "Straight-through: a gradient",  # all: in the README
         "my gradient is None": "its gradient is None",
+        "install": "Install and read",
         "custom loss function": "write a custom loss function",
         "write cuda kernel python": "write a CUDA kernel",
         MESSAGE: "one of the variables needed for gradient computation",
@@ -235,6 +236,8 @@ SEARCHES = {  # a heading that must be among the first three
         "共享权重": "绑定两个权重",
         "混合精度训练": "自动混合精度",
         "显存不足": "减少训练时的内存或显存",
+        "安装": "安装，开始阅读",
+        "没有二阶导数": "没有二阶导数",
         MESSAGE: "one of the variables needed for gradient computation",
     },
 }
@@ -262,12 +265,18 @@ def test_the_search_finds_the_section_in_its_edition(page, site, folder):
             "links => links.map(link => link.href)"
         )
         assert all(("zh" in link) == (folder == "zh") for link in links), links
-    box.fill("龘")
-    expect(page.locator("#found")).to_have_text(
-        re.compile("No section|没有找到"), timeout=10_000
-    )
+    for nobodys in ("龘", "asdfgh"):
+        box.fill(nobodys)
+        expect(page.locator("#found")).to_have_text(
+            re.compile("No section|没有找到"), timeout=10_000
+        )
     box.fill("softplus")
     page.locator("#found a").first.wait_for()
+    for link in page.locator("#found a").all():
+        heading, _, excerpt = (
+            link.locator(tag).inner_text() for tag in ("b", "i", "span")
+        )
+        assert not excerpt.startswith(heading[:20]), excerpt
     box.press("Enter")
     expect(page.locator("#pst-search-dialog")).to_be_hidden()
     assert page.evaluate(
