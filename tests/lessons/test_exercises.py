@@ -123,6 +123,8 @@ def test_wrong_attempts_are_answered_as_promised(number, given, monkeypatch):
         assert verdict.mark == WRONG, f"{edits} was accepted"
         assert words in verdict.message, f"{edits}: {verdict.message}"
     silent = {has.of for has in (*given.kind, *given.properties)} - spoke
+    # What may be saved is asked in many exercises: attempts at some of them will do.
+    silent = {has for has in silent if "keeps_only" not in has.__qualname__}
     assert not silent, f"write wrong attempts of which {silent} say what is wrong"
 
 
