@@ -10,7 +10,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -19,9 +19,9 @@ from helpers.lessons.judge.compare import explain_difference, find_difference
 from helpers.lessons.judge.declaration import check_declaration
 from helpers.lessons.judge.kind import is_function_class, wrong_kind
 from helpers.lessons.judge.later import silently_wrong
-from helpers.lessons.judge.numbers import first_line, raises
+from helpers.lessons.judge.numbers import raises
 from helpers.lessons.judge.source import edited, made_of, outline, source_of
-from helpers.lessons.judge.surroundings import is_full, usual_settings
+from helpers.lessons.judge.surroundings import usual_settings
 from helpers.lessons.judge.variations import Inputs, caught, disturbed
 from helpers.lessons.language import _, at
 
@@ -60,8 +60,7 @@ class Exercise:
     wrong:       wrong attempts, each ({old: new}, words): what to change in the source
                  of the reference, and words that the verdict on it must hold
     like:        what an attempt must do, written with PyTorch's own operations
-    inputs:      what an answer may be fed, each `Inputs` from which tensors are made;
-                 `feeds` is an older name of it
+    inputs:      what an answer may be fed, each `Inputs` from which tensors are made
     called:      attempt -> the function that is like `like`, if not the attempt or its
                  apply
     order:       2 if there must be second derivatives; silently wrong they are never
@@ -86,7 +85,6 @@ class Exercise:
     wrong: Iterable[tuple[dict[str, str], str]] = ()
     like: Callable | None = None
     inputs: tuple[Inputs, ...] = ()
-    feeds: InitVar[tuple[Inputs, ...]] = ()
     called: Callable | None = None
     order: int = 1
     faithful: bool = True
@@ -99,8 +97,7 @@ class Exercise:
     explanation: str
     hints_given: int = 0
 
-    def __post_init__(self, feeds):
-        self.inputs = self.inputs or feeds
+    def __post_init__(self):
         check_declaration(self)
         KNOWN[self.number] = self
 
@@ -122,8 +119,6 @@ class Exercise:
         try:
             wrong = next(filter(None, self._sentences(attempt)), None)
         except Exception as error:
-            if is_full(error):
-                return _not_checked(first_line(error))
             wrong = raises(error, _("your code raises {kind}: {message}"))
         if wrong:
             return Verdict(WRONG, wrong)

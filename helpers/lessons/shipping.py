@@ -35,8 +35,7 @@ class BackendError(Exception):
 
 
 def packed_by_setuptools(pyproject, files):
-    """What would be in the wheel of a project of these files: those of packages, and
-    others.
+    """What would be in the packages of the wheel of a project of these files.
 
     pyproject: the text of its pyproject.toml. What setuptools refuses, it raises.
     """
@@ -68,16 +67,9 @@ def packed_by_setuptools(pyproject, files):
         command = distribution.get_command_obj("build_py")
         command.ensure_finalized()
         packed = command.get_outputs(include_bytecode=False)
-        packed = {
-            Path(file).relative_to(command.build_lib).as_posix() for file in packed
-        }
-        others = [
-            (f"data/{where}", *names) for where, names in distribution.data_files or ()
-        ]
-        others += [("scripts", *(distribution.scripts or ()))]
-    return sorted(packed), [
-        f"{to}/{Path(name).name}" for to, *names in others for name in names
-    ]
+    return sorted(
+        Path(file).relative_to(command.build_lib).as_posix() for file in packed
+    )
 
 
 def build_wheel(project, compiled=True):

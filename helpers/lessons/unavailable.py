@@ -3,16 +3,14 @@ here.
 """
 
 import contextlib
-import os
 import re
-from pathlib import Path
 
 import cffi
 import matplotlib.pyplot as plt
 
 from helpers.lessons.language import _
 from helpers.lessons.native.c_and_cpp import NativeError
-from helpers.ops.involution.compiler import CompilerNotFoundError, temporary_folder
+from helpers.ops.involution.compiler import CompilerNotFoundError
 
 # English in both editions, because the tests of the notebooks read it.
 NOT_HERE = "not on this machine: "
@@ -28,7 +26,6 @@ def or_say_why():
     So do later blocks, for names that an earlier one would have made.
     """
     global _missing
-    let_torch_build()
     try:
         yield
     except (CompilerNotFoundError, ImportError, cffi.VerificationError) as error:
@@ -53,21 +50,3 @@ def or_say_why():
         return
     plt.close()  # a figure that was begun
     print(NOT_HERE + MISSING.format(missing=_missing))
-
-
-def let_torch_build():
-    """Where PyTorch cannot write the folder in which it builds, it gets a temporary
-    one.
-    """
-    if "TORCH_EXTENSIONS_DIR" in os.environ:
-        return
-    from torch.utils.cpp_extension import get_default_build_root  # it takes a while
-
-    try:
-        folder = Path(get_default_build_root())
-        folder.mkdir(parents=True, exist_ok=True)
-        why = None if os.access(folder, os.W_OK) else f"{folder} cannot be written"
-    except OSError as error:
-        why = str(error)
-    if why:
-        os.environ["TORCH_EXTENSIONS_DIR"] = str(temporary_folder(why))

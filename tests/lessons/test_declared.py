@@ -42,21 +42,16 @@ def forget():
             "number must not be one of chapter 02, which are the course's, got",
         ),
         ({"number": "A,1"}, "without a comma, got 'A,1'"),
-        ({"number": ""}, "got ''"),
-        ({"name": None}, "name must be a string, got None"),
         (
             {"hints": "What is it?"},
             "hints must be a tuple of strings, got 'What is it?'; one",
         ),
         ({"hints": ()}, "hints must hold one hint or more, got none"),
-        ({"hints": (1,)}, "hints must hold strings, got 1"),
         (
             {"inputs": FEED, "like": abs},
             "inputs must be a tuple of Inputs, got Inputs(",
         ),
-        ({"inputs": (3,), "like": abs}, "inputs must hold Inputs, got 3"),
         ({"inputs": (FEED,)}, "like must be given where there are inputs"),
-        ({"like": 3}, "like must be a function, got 3"),
         ({"order": 3}, "order must be 1 or 2, got 3"),
         ({"properties": abs}, "properties must be a tuple of functions, got <built-in"),
         (
@@ -64,16 +59,8 @@ def forget():
             "stub must be a string, or edits {old: new}, got ('a', 'b')",
         ),
         (
-            {"stub": {"a": 1}},
-            "stub must be a string, or edits {old: new}, got {'a': 1}",
-        ),
-        (
             {"wrong": ({"a": "b"}, "c")},
             "wrong must hold pairs ({old: new}, words), got {'a': 'b'}",
-        ),
-        (
-            {"wrong": (({}, "c"),)},
-            "wrong must hold pairs ({old: new}, words), got ({}, 'c')",
         ),
         (
             {"wrong": (("a", "b", "c"),)},

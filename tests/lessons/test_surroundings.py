@@ -1,8 +1,6 @@
 """Checks do not depend on what a notebook has set, nor change it."""
 
 import asyncio
-import errno
-import os
 
 import nbformat
 import pytest
@@ -10,10 +8,8 @@ import torch
 
 from helpers.lessons import exercise
 from helpers.lessons.classroom.handed_in import verdicts
-from helpers.lessons.cuda_on_cpu import emulator
-from helpers.lessons.exercise import NOT_ATTEMPTED, RIGHT, exercises
-from helpers.lessons.judge.surroundings import is_full, usual_settings
-from helpers.lessons.native import c_and_cpp
+from helpers.lessons.exercise import RIGHT, exercises
+from helpers.lessons.judge.surroundings import usual_settings
 from tests.needs import why_not
 
 
@@ -71,39 +67,3 @@ def test_each_solution_in_a_kernel_whose_settings_are_all_changed(tmp_path):
     for number, mark in marks.items():
         given = exercise(number)
         assert mark == RIGHT or mark == given.judge(given.reference).mark, number
-
-
-def test_a_full_disk_is_not_the_learners_fault():
-    def full(x):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    checked = exercise("6.3")
-    original, checked.kind = checked.kind, (full,)
-    try:
-        verdict = checked.judge(checked.reference)
-    finally:
-        checked.kind = original
-    assert verdict.mark == NOT_ATTEMPTED
-    assert "No space left on device" in verdict.message
-    assert is_full(RuntimeError("setup.cfg: No space left on device"))
-    assert not is_full(OSError(errno.ENOENT, "No such file"))
-
-
-@pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
-@pytest.mark.parametrize("number, asks", [("8.1", c_and_cpp), ("15.2", emulator)])
-def test_a_compiler_that_finds_the_disk_full_refuses_nothing(
-    number, asks, monkeypatch, tmp_path
-):
-    given = exercise(number)
-    if (missing := why_not(given.needs)) is not None:
-        pytest.skip(missing)
-    compiler = tmp_path / "full"
-    compiler.write_text(
-        "#!/bin/sh\necho 'ld: final link failed: No space left on device' >&2\nexit 1\n"
-    )
-    compiler.chmod(0o755)
-    monkeypatch.setattr(asks, "find_compiler", lambda: [str(compiler)])
-    # Nothing that was built before.
-    verdict = given.judge(f"{given.reference}\n// {tmp_path}")
-    assert verdict.mark == NOT_ATTEMPTED, verdict.message
-    assert "No space left on device" in verdict.message

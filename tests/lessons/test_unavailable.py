@@ -1,13 +1,11 @@
 """What is said where something is missing, and when a cell that says it is skipped."""
 
-import os
 from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
 import pytest
 from nbval.plugin import NbCellError
-from torch.utils import cpp_extension
 
 import conftest
 from helpers.lessons import unavailable
@@ -59,29 +57,6 @@ def test_what_is_missing_is_said_and_remembered(monkeypatch, capsys):
     assert "c++: not found" in lines[3]
     assert lines[4] == lines[5]
     assert "error: no Python.h" in lines[4]
-
-
-def test_where_nothing_can_be_written_at_home_torch_builds_elsewhere(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "theirs")
-    with unavailable.or_say_why():
-        assert os.environ["TORCH_EXTENSIONS_DIR"] == "theirs"
-    monkeypatch.delenv("TORCH_EXTENSIONS_DIR")
-    monkeypatch.setattr(
-        cpp_extension, "get_default_build_root", lambda: str(tmp_path / "cache")
-    )
-    with unavailable.or_say_why():
-        assert "TORCH_EXTENSIONS_DIR" not in os.environ
-    monkeypatch.setattr(
-        cpp_extension, "get_default_build_root", lambda: f"{__file__}/cache"
-    )
-    with (
-        pytest.warns(UserWarning, match="what is compiled now is gone"),
-        unavailable.or_say_why(),
-    ):
-        assert os.access(os.environ["TORCH_EXTENSIONS_DIR"], os.W_OK)
-    monkeypatch.delenv("TORCH_EXTENSIONS_DIR")
 
 
 @pytest.mark.parametrize(

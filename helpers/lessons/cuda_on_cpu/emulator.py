@@ -44,7 +44,6 @@ from pathlib import Path
 
 import torch
 
-from helpers.lessons.judge.surroundings import raise_if_full
 from helpers.lessons.language import _
 from helpers.lessons.native.c_and_cpp import compiler_version
 from helpers.ops.involution.compiler import cached_file, find_compiler
@@ -493,7 +492,6 @@ def _compile(source, kernel):
                 done = subprocess.run(step, capture_output=True, text=True)
                 if done.returncode:
                     said = done.stderr.strip()
-                    raise_if_full(said)
                     raise KernelError(
                         f"{kernel} does not compile:\n{said}", compiler=said
                     )

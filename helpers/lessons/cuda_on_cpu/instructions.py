@@ -1,12 +1,7 @@
 """How many instructions a kernel spends on each multiply-add, and how many of its loads
 are under way at once, counted in its machine code.
 
-    python -m helpers.lessons.cuda_on_cpu.instructions [--architectures 80 90 120]
-                                                       [--dtype float16]
-
-prints both for the three ways in which `helpers/ops/involution` computes an involution
-on a GPU, at the sizes of its benchmark. NVRTC compiles, nvdisasm turns machine code
-into text; no GPU is needed.
+NVRTC compiles, nvdisasm turns machine code into text; no GPU is needed.
 
 >>> source = '''
 ... __global__ void dot(const float* x, const float* y, float* sum, int count) {
@@ -18,7 +13,6 @@ into text; no GPU is needed.
 16
 """
 
-import argparse
 import json
 import os
 import re
@@ -30,11 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
-from helpers.ops.involution import benchmark, launch
 from helpers.ops.involution.compiler import cached_file
-from helpers.ops.involution.geometry import KERNELS
 
 from . import every_architecture
 
@@ -212,56 +202,3 @@ def _round_trips(loop, passes=8):
                 there[marked] = now + 1
         ends.append(now)
     return ends[-1] - ends[-2]
-
-
-def main(arguments=None):
-    parser = argparse.ArgumentParser(
-        prog="python -m helpers.lessons.cuda_on_cpu.instructions"
-    )
-    parser.add_argument("--architectures", type=int, nargs="+", default=[80, 90, 120])
-    parser.add_argument(
-        "--dtype", default="float32", choices=["float32", "float16", "bfloat16"]
-    )
-    options = parser.parse_args(arguments)
-    architectures = options.architectures
-    what = f"7 x 7, {options.dtype} (outside of it, once)"
-    print(f"instructions per multiply-add in the inner loop, {what}; loads in flight")
-    print(f"{'':39}", *(f"{f'sm_{a}':>18}" for a in architectures))
-    for label, source, names in cases(getattr(torch, options.dtype)):
-        counts = [count(architecture, source, names) for architecture in architectures]
-        for name in names:
-            cells = [
-                f"{c[name].per_multiply_add:.2f} ({c[name].outside}); {c[name].loads_in_flight:.1f}"
-                for c in counts
-            ]
-            title = name.split("<")[0].removeprefix("involution2d_")
-            print(f"{label:>13}  {title:24}", *(f"{cell:>18}" for cell in cells))
-
-
-def cases(dtype=torch.float32):
-    """(label, source, names) for what the benchmark measures on a GPU."""
-    yield (
-        "readable",
-        launch.SOURCE,
-        [launch.kernel_name(k, dtype, "int") for k in KERNELS],
-    )
-    for shape in benchmark.SHAPES:
-        batch, channels, size = shape
-        geometry = benchmark.geometry_of(*shape)
-        label = f"{channels}, {size}²"
-        names = [f"constants_{kernel}<{launch.TYPES[dtype]}>" for kernel in KERNELS]
-        yield label, benchmark.constants_source(geometry), names
-        names = [launch.fast_kernel_name(kernel, dtype, geometry) for kernel in KERNELS]
-        yield label, launch.FAST_SOURCE, names
-    pack = launch.PACK_BYTES // dtype.itemsize  # the same at every size
-    names = [
-        launch.fast_kernel_name(kernel, dtype, geometry, pack) for kernel in KERNELS
-    ]
-    yield "channels_last", launch.FAST_SOURCE, names
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except ImportError as error:
-        print(error)

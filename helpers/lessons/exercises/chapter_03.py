@@ -43,7 +43,6 @@ EXERCISE_1 = Exercise(
             },
             "where an input changes in place before backward, the gradient is silently",
         ),
-        ({"_backward(x)": "_backward(x, -x)", "(x,) =": "x, _ ="}, "neither an input"),
     ],
     like=torch.pow,
     inputs=(
@@ -126,10 +125,6 @@ EXERCISE_2 = Exercise(
         ),
         ({"x.clone()": "x.detach()"}, "changing the output in place changes `x`"),
         ({"return None, None": "return"}, "where grad_output is None, too"),
-        (
-            {"ctx.scale = scale": "ctx.scale = scale; ctx.save_for_backward(-x)"},
-            "neither an input",
-        ),
     ],
     # The identity in value, with `scale` as its slope.
     like=lambda x, scale: x.detach() * (1 - scale) + x * scale,
@@ -173,7 +168,6 @@ class Tanh(Function):
 
 
 def _lets_go_of_the_output(attempt):
-    collecting = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
@@ -184,8 +178,7 @@ def _lets_go_of_the_output(attempt):
         del node
         leaks = leaks and reference() is not None
     finally:
-        if collecting:
-            gc.enable()
+        gc.enable()
     if leaks:
         yield _(
             "the output is still alive after its last use. What still holds it: an "
@@ -216,22 +209,8 @@ EXERCISE_3 = Exercise(
             "`ctx.kept` holds an array",
         ),
         (
-            {
-                "ctx.save_for_backward(result)": "ctx.result = weakref.ref(result)",
-                "(result,) = ctx.saved_tensors": "result = ctx.result()",
-            },
-            "works only while something else holds the output",
-        ),
-        (
             {"return result": "ctx.again = lambda: result; return result"},
             "the output is still alive",
-        ),
-        (
-            {
-                "_backward(result)": "_backward(result, x * 2)",
-                "(result,) =": "result, _ =",
-            },
-            "neither an input nor an output",
         ),
     ],
     like=torch.tanh,

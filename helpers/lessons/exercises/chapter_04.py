@@ -216,7 +216,6 @@ EXERCISE_3 = Exercise(
     wrong=[
         ({"C": "A"}, "the gradient of A is right"),
         ({"C": "B"}, "the gradient of B is right"),
-        ({"C": "D"}, "the gradient of D is right"),
         ({"C": "E"}, "got 'E'"),
     ],
     properties=[_is_the_wrong_one],

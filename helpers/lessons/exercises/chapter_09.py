@@ -350,10 +350,6 @@ EXERCISE_3 = Exercise(
             "An `if` on a number from `.item()`",
         ),
         (
-            {f"x * {FACTOR}": "x * (limit / norm) if (norm > limit).item() else x"},
-            "An `if` on a",
-        ),
-        (
             {
                 ".detach()": "",
                 f"x * {FACTOR}": "torch.where(norm > limit, x * (limit / norm), x)",

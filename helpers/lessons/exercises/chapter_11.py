@@ -392,8 +392,6 @@ EXERCISE_6 = Exercise(
     return dict.fromkeys(["Mish", "RowMax", "Sine", "Drop", "Unit"], ...)""",
     wrong=[
         ({"grad-output-layout": "accept"}, "`Sine` is accepted"),
-        ({"backward-not-deterministic": "accept"}, "`Drop` is accepted"),
-        ({"double-backward-wrong": "accept"}, "`Unit` is accepted"),
         ({'"RowMax": "accept"': '"RowMax": "double-backward-refused"'}, "`RowMax` is rejected, but"),
         ({"grad-output-layout": "layout"}, "for another reason"),
     ],

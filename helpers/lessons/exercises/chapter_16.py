@@ -14,7 +14,6 @@ from torch import nn
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.numbers import first_line
-from helpers.lessons.judge.surroundings import is_full
 from helpers.lessons.language import N_, _, followed, listed
 from helpers.lessons.shipping import BACKEND, BackendError, packed_by_setuptools
 
@@ -44,13 +43,11 @@ FILES = (*(f"src/{name}" for name in WANTED), "tests/test_scans.py")
 def _complete(pyproject):
     logging.getLogger("setuptools").setLevel(logging.ERROR)
     try:
-        packed, others = packed_by_setuptools(pyproject, FILES)
+        packed = packed_by_setuptools(pyproject, FILES)
     except BackendError as error:
         template = _("keep setuptools as its backend, {right!r}; got {given!r}.")
         yield template.format(right=BACKEND, given=error.args[0])
     except Exception as error:
-        if is_full(error):
-            raise
         yield _("setuptools cannot read it: {line}").format(line=first_line(error))
     strange = [file for file in packed if file not in WANTED]
     for file in strange:
@@ -79,11 +76,6 @@ def _complete(pyproject):
         yield _("the wheel holds `{strange}`, which no user needs.").format(
             strange=strange[0]
         )
-    if others:
-        yield _(
-            "the wheel holds `fast_scans-1.0.data/{others}`, too, which is installed "
-            "elsewhere: data-files and script-files are no package-data."
-        ).format(others=others[0])
 
 
 FIND = 'where = ["src"]'
@@ -99,14 +91,6 @@ EXERCISE_1 = Exercise(
         (
             {"build_meta": "buildmeta"},
             "keep setuptools as its backend, 'setuptools.build_meta'; got",
-        ),
-        (
-            {
-                FIND: FIND
-                + '\n[tool.setuptools.data-files]\nshare = ["src/fast_scans/decays.json"]'
-            },
-            "`fast_scans-1.0.data/data/share/decays.json`, too, which is installed "
-            "elsewhere",
         ),
     ],
     properties=[_complete],

@@ -22,25 +22,20 @@ def check_declaration(exercise):
         if not isinstance(value, str):
             raise TypeError(f"{name} must be a string, got {value!r}")
     _check_number(exercise.number)
-    for name, kind, of in (("hints", str, "strings"), ("inputs", Inputs, "Inputs")):
-        _check_all(
-            name, getattr(exercise, name), lambda v, kind=kind: isinstance(v, kind), of
-        )
-    for name in ("kind", "properties"):
-        _check_all(name, getattr(exercise, name), callable, "functions")
+    for name, of, fits in TUPLES:
+        _check_all(name, getattr(exercise, name), of, fits)
     if not exercise.hints:
         raise ValueError("hints must hold one hint or more, got none")
     if exercise.order not in (1, 2):
         raise ValueError(f"order must be 1 or 2, got {exercise.order!r}")
-    for name in ("like", "called"):
-        value = getattr(exercise, name)
-        if value is not None and not callable(value):
-            raise TypeError(f"{name} must be a function, got {value!r}")
-    if exercise.inputs and exercise.like is None:
+    if exercise.inputs and not callable(exercise.like):
         raise ValueError(
             "like must be given where there are inputs: what is the answer like?"
         )
-    _check_edits(exercise)
+    if not (isinstance(exercise.stub, str) or _are_edits(exercise.stub)):
+        raise TypeError(
+            f"stub must be a string, or edits {{old: new}}, got {exercise.stub!r}"
+        )
 
 
 def _check_number(number):
@@ -68,7 +63,7 @@ def _is_of_the_course():
     return False
 
 
-def _check_all(name, values, fits, of):
+def _check_all(name, values, of, fits):
     if not isinstance(values, (tuple, list)):
         raise TypeError(
             f"{name} must be a tuple of {of}, got {values!r}; one alone needs a comma"
@@ -76,14 +71,6 @@ def _check_all(name, values, fits, of):
     for value in values:
         if not fits(value):
             raise TypeError(f"{name} must hold {of}, got {value!r}")
-
-
-def _check_edits(exercise):
-    if not (isinstance(exercise.stub, str) or _are_edits(exercise.stub)):
-        raise TypeError(
-            f"stub must be a string, or edits {{old: new}}, got {exercise.stub!r}"
-        )
-    _check_all("wrong", exercise.wrong, _is_wrong_attempt, "pairs ({old: new}, words)")
 
 
 def _are_edits(value):
@@ -95,3 +82,12 @@ def _are_edits(value):
 def _is_wrong_attempt(value):
     pair = isinstance(value, (tuple, list)) and len(value) == 2
     return pair and _are_edits(value[0]) and isinstance(value[1], str)
+
+
+TUPLES = (
+    ("hints", "strings", lambda value: isinstance(value, str)),
+    ("inputs", "Inputs", lambda value: isinstance(value, Inputs)),
+    ("kind", "functions", callable),
+    ("properties", "functions", callable),
+    ("wrong", "pairs ({old: new}, words)", _is_wrong_attempt),
+)

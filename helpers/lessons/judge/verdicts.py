@@ -88,11 +88,6 @@ def _cause(found, message, attempt, inputs):
             "where grad_output is None, too, `backward` must return one value for "
             "each argument of `forward`."
         )
-    if found.code == "none-not-handled" and _needs_its_output(attempt, inputs):
-        return _(
-            "`backward` works only while something else holds the output; ctx does "
-            "not keep it. The error: {error}."
-        ).format(error=message.rstrip("."))
     if "tuple index out of range" in message and _saves_nothing(attempt, inputs):
         return _("backward reads ctx.saved_tensors, but forward saved none.")
     unpacked = re.search(r"expected (\d+), got 0\)", message)
@@ -214,14 +209,3 @@ def _not_unpacked(attempt, inputs):
                     ):
                         return name
     return None
-
-
-def _needs_its_output(attempt, inputs):
-    """Does backward fail once nothing else holds the output?"""
-    leaves = copies(inputs)
-    total = sum(output.sum() for output in as_tuple(attempt(*leaves)))
-    try:
-        total.backward()
-    except Exception:
-        return True
-    return False

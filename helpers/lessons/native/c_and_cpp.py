@@ -15,17 +15,12 @@ from math import isnan, nan
 
 import torch
 
-from helpers.lessons.judge.surroundings import raise_if_full
 from helpers.lessons.language import N_, _, followed
 from helpers.ops.involution.compiler import cached_file, find_compiler
 
 MARGIN = 4096  # elements on both sides of an array, which must not be written to
 PROCESSOR_SECONDS, SECONDS = 2, 30  # after which a trial is stopped
-# The exit status of a trial that came to its end, or called exit.
-SURVIVED, ENDED = (
-    77,
-    78,
-)
+SURVIVED = 77  # the exit status of a trial that came to its end
 # The last call, which a copy of this process and its parent both see.
 TRIED = mmap.mmap(-1, 256)
 
@@ -58,7 +53,6 @@ def compile_library(source, language, doors="", calls=""):
         whole = [*command, "-", "-o", library]
         done = subprocess.run(whole, input=text, capture_output=True, encoding="utf-8")
         if done.returncode:
-            raise_if_full(done.stderr)
             raise NativeError(_first_error(done.stderr, calls))
 
     key = [text, *command, compiler_version(tuple(find_compiler()))]
@@ -228,10 +222,6 @@ def crash_of(function):
     child = os.fork()
     if child == 0:
         faulthandler.disable()
-        # The first to run if exit is called: what this process has to tidy up could
-        # wait for ever.
-        libc = ctypes.CDLL(None)
-        libc.__cxa_atexit(libc._exit, ctypes.c_void_p(ENDED), None)
         for number in (signal.SIGVTALRM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_VIRTUAL, PROCESSOR_SECONDS)
