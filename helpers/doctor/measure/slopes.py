@@ -234,7 +234,6 @@ def screen(
     tolerance,
     y0=None,
     turns=2,
-    symmetric=False,
     floor=1e-11,
     still=None,
 ):
@@ -244,43 +243,40 @@ def screen(
     y0: f(values), if it is known. turns: the number of v and u, if that is not too much
         work. The
     second v gives every element of an output the same weight, however small it is.
-    symmetric: are symmetric inputs to stay so? floor: what is rounding, by the size of
-    the output. still: of an input, a mask of the elements that do not move. Returns
+    floor: what is rounding, by the size of the output. still: of an input, a mask of
+    the elements that do not move. Returns
     - {(i, o): verdict} for input i and output o: "right", "wrong", "unsure", or
       "unknown" of many inputs where another one is wrong;
     - the inputs in which there are elements that cannot be judged;
     - the weights of the second v, a vector for each output.
     """
     y0 = f(values) if y0 is None else y0
-    direction = functools.partial(dice.direction, symmetric=symmetric)
     screening = Screening(
-        f, vjp, values, y0, eps, tolerance, max(floor, eps), direction, still
+        f, vjp, values, y0, eps, tolerance, max(floor, eps), dice, still
     )
     for turn in range(1 if is_large(values) else turns):
-        screening.turn(dice, turn > 0)
+        screening.turn(weighted=turn > 0)
     return screening.verdict, screening.doubts, screening.weights
 
 
 class Screening:
     """All inputs are moved at once, and one by one only where that does not agree."""
 
-    def __init__(
-        self, f, vjp, values, y0, eps, tolerance, floor, direction, still=None
-    ):
+    def __init__(self, f, vjp, values, y0, eps, tolerance, floor, dice, still=None):
         self.f, self.vjp, self.values, self.y0, self.eps = f, vjp, values, y0, eps
-        self.tolerance, self.floor, self.direction = tolerance, floor, direction
+        self.tolerance, self.floor, self.dice = tolerance, floor, dice
         self.still = still or {}
         self.which = list(range(len(values)))  # that are judged
         pairs = [(i, o) for i in self.which for o in range(len(y0))]
         self.verdict, self.doubts = dict.fromkeys(pairs, "right"), set()
         self.weights = [torch.ones_like(y) for y in y0]
 
-    def turn(self, dice, weighted):
+    def turn(self, weighted):
         """One v for each output, one u for each input."""
-        self.moves = {i: self.direction(self.values[i]) for i in self.which}
+        self.moves = {i: self.dice.direction(self.values[i]) for i in self.which}
         for i in self.still.keys() & self.moves.keys():
             self.moves[i] = self.moves[i].masked_fill(self.still[i], 0)
-        self.vs = [dice.normal(y) for y in self.y0]
+        self.vs = [self.dice.normal(y) for y in self.y0]
         slopes = self.slopes(self.moves)
         if weighted:
             self.weights = [leveled(slope) for slope in slopes]

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 from collections import namedtuple
 from dataclasses import replace
 
@@ -14,9 +13,8 @@ from ..causes.whole import grad_output_ignored
 from ..function.budget import calls_allowed, shared
 from ..function.isolation import CallError, forgiving
 from ..function.source import place_of, saving
-from ..function.subject import with_other_arguments
 from ..function.tensors import as_vector
-from ..measure.comparison import Comparison, Point, in_a_corner
+from ..measure.comparison import Point, in_a_corner
 from ..measure.slopes import edges, is_large, screen
 from ..report import (
     DRAWN,
@@ -25,7 +23,7 @@ from ..report import (
     POINTS,
     TEXTS,
     Change,
-    error,
+    Judged,
     note,
 )
 from ..words import N_, _, listed
@@ -68,9 +66,11 @@ def derivative_of_forward(exam):
     is wrong."""
     try:
         suspected, notes = screened(exam, points_of(exam))
+        judgement = Judgement(exam, suspected)
     except CallError as raised:
         if raised.phase != "forward":
             raise
+        exam.judged |= {x: Judged(x, why=_(RAISES)) for x in exam.subject.inputs}
         yield NOT_EXAMINED(what=_("The gradient is"), why=_(RAISES))
         return
     for one in exam.judged.values():
@@ -78,7 +78,6 @@ def derivative_of_forward(exam):
             large = is_large(exam.subject.values)
             one.why = one.why or _(LARGE if large else NOT_NEARBY)
     yield from notes
-    judgement = Judgement(exam, suspected)
     yield from judgement.notes
     wrong = judgement.wrong_gradients()
     # What explains a gradient that is not zero may explain that another one is.
@@ -114,14 +113,10 @@ def points_of(exam):
     return points
 
 
-def screened(exam, points, other=None):
+def screened(exam, points):
     """All that is `Suspected`, and notes about inputs of which differences prove
-    nothing.
-
-    other: a subject with other arguments, which is screened instead
-    """
-    subject, suspected, notes = other or exam.subject, [], []
-    run = other.run(other.values) if other else exam.run
+    nothing."""
+    subject, suspected, notes = exam.subject, [], []
     for here, values in zip((True, False, False), points, strict=False):
         try:
             point = Point(subject, values, exam.dice)
@@ -136,7 +131,7 @@ def screened(exam, points, other=None):
                 point.y0,
                 2 if here else 1,
             )
-            verdicts, doubts, factors = judged(judge)
+            verdicts, doubts, factors = judge()
             if doubts and here:
                 notes = judged_but_for_edges(judge, point, verdicts, doubts)
         except CallError:
@@ -149,10 +144,9 @@ def screened(exam, points, other=None):
         suspected += [
             Suspected(point, factors, *io, verdict, here)
             for io, verdict in verdicts.items()
-            if run.outputs[io[1]].requires_grad
+            if exam.run.outputs[io[1]].requires_grad
         ]
-        if not other:
-            count_judged(exam, verdicts)
+        count_judged(exam, verdicts)
         if here:
             point.limit = min(
                 point.limit, shared(calls_allowed(subject), len(doubts) or 1)[1]
@@ -188,19 +182,11 @@ def judged_but_for_edges(judge, point, verdicts, doubts):
     found = {i: edges(point, i) for i in doubts}
     still = {i: mask for i, (mask, _) in found.items()}
     if any(mask.any() for mask in still.values()):
-        again, *_ = judged(functools.partial(judge, still=still))
+        again, *_ = judge(still=still)
         for pair, verdict in again.items():
             if verdict == "wrong" or verdicts[pair] == "unsure":
                 verdicts[pair] = verdict
     return [note for _, note in found.values()]
-
-
-def judged(judge, symmetric=False):
-    """What `screen` returns; along symmetric changes, if forward takes nothing else."""
-    try:
-        return judge(symmetric=symmetric)
-    except CallError:
-        return judge(symmetric=True)
 
 
 def is_estimator(exam, wrong, found):
@@ -355,32 +341,3 @@ def finding_of(exam, i, o, found):
     if finding.remedy and not exam.has_own_nodes:
         return replace(finding, remedy=exam.cut_off)
     return finding
-
-
-# --- other arguments ------------------------------------------------------------------
-
-OTHERS = 6  # arguments, at most
-WRONG_ELSEWHERE = error(
-    "arguments-ignored",
-    "The gradient of {x} is right for the given arguments, but wrong where {what}.",
-    look="numbers, branches and caches that do not depend on it, as what forward "
-    "computes does",
-)
-
-
-def with_other_numbers(exam):
-    """Is the gradient right for another value of a number, too? Until one is found."""
-    subject = exam.subject
-    skipped = exam.of_a_program or exam.faithful is not True or exam.draws
-    skipped |= subject.is_slow
-    if skipped or is_large(subject.values):
-        return
-    for other in itertools.islice(with_other_arguments(subject), OTHERS):
-        with contextlib.suppress(CallError, RuntimeError):
-            for s in screened(exam, [other.values], other)[0]:
-                m = Comparison(s.point, s.i, s.o, exam.tolerance)
-                if s.verdict == "wrong" and m.wrong.any():
-                    yield WRONG_ELSEWHERE(
-                        subject.inputs[s.i], values=m.evidence, what=other.what
-                    )
-                    return

@@ -6,11 +6,10 @@ import math
 import torch
 
 from ..function.budget import calls_allowed, shared
-from ..function.isolation import CallError
 from ..function.tensors import Dice, as_vector, is_symmetric, largest
 from ..measure.comparison import Comparison, Point, WrongGradient
 from ..measure.slopes import KINK, WideSteps, agrees, is_large
-from ..report import TEXTS, brief, note
+from ..report import brief, note
 from ..words import N_, _
 from .forward import NOT_EXAMINED
 
@@ -47,13 +46,9 @@ class Judgement:
         self.symmetric, self.coarse = {}, {}
         self.choose()
         for s in self.judged:
-            if (
-                s.i not in self.left
-                and len(self.wrong.get((s.i, s.o), ())) < self.points
-            ):
-                if not self.measure(s):
-                    self.wrong, self.symmetric = {}, {}
-                    return
+            found = self.wrong.get((s.i, s.o), ())
+            if s.i not in self.left and len(found) < self.points:
+                self.measure(s)
         self.notes += map(SYMMETRIC_ONLY, self.symmetric)
         self.notes += [
             self.of_coarse(i, size)
@@ -79,29 +74,13 @@ class Judgement:
             judged.points, judged.order, judged.why = 0, 0, _(LONG)
 
     def measure(self, s):
-        """Measure one; False if forward takes no element that moves alone."""
-        x, tolerance = self.exam.subject.inputs[s.i], self.exam.tolerance
+        """Measure one. Is it wrong, or right after all?"""
+        tolerance = self.exam.tolerance
         s.point.limit = min(s.point.limit, self.limit)
-        try:
-            m = Comparison(s.point, s.i, s.o, tolerance)
-        except CallError as raised:
-            if raised.phase != "forward":
-                raise
-            if (
-                s.verdict == "wrong"
-            ):  # along what is symmetric, and it takes nothing else
-                self.notes.append(TEXTS["gradient-wrong"](x, nameless=""))
-            elif is_symmetric(self.exam.subject.values[s.i]):
-                self.notes.append(SYMMETRIC_ONLY(x))
-            return False
+        m = Comparison(s.point, s.i, s.o, tolerance)
         if s.verdict == "wrong" and not (m.wrong.any() or m.sparse):
             louder = Point(s.point.subject, s.point.values, s.point.dice, s.factors)
             m = Comparison(louder, s.i, s.o, tolerance)
-        self.place(s, m)
-        return True
-
-    def place(self, s, m):
-        """Is it wrong, or right after all?"""
         if is_symmetric(m.x) and right_if_symmetric(s.point, m):
             self.symmetric[m.input] = None
         elif m.wrong.any() and not adds_up(s.point, m):

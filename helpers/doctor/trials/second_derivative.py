@@ -18,7 +18,6 @@ from ..function.tensors import Dice, as_vector, is_number, shaped
 from ..measure.slopes import screen
 from ..report import error, note, warning
 from ..words import N_, _, listed
-from .derivative import judged
 from .examination import tolerance
 
 REFUSED = (
@@ -143,7 +142,6 @@ def second_derivative(exam):
     subject = exam.subject
     if any(torch.finfo(o.dtype).eps > 100 * subject.eps for o in exam.run.outputs):
         return  # in coarser numbers than those of the differences
-    symmetric = exam.has("symmetric-only")
     try:
         of = Gradients(exam)
         some, eps = of.recorded()
@@ -160,7 +158,7 @@ def second_derivative(exam):
             10 * tolerance(eps),
             floor=1e-9,
         )
-        verdicts = judged(judge, symmetric)[0]
+        verdicts = judge()[0]
         if eps > COARSE:
             verdicts |= of.constant_though_they_move()
         count_second(exam, verdicts, of.which)
@@ -172,9 +170,7 @@ def second_derivative(exam):
         )
         return
     wrong = [pair for pair, verdict in verdicts.items() if verdict == "wrong"]
-    yield from accused(
-        exam, of, wrong, lambda: "wrong" not in judged(judge, symmetric)[0].values()
-    )
+    yield from accused(exam, of, wrong, lambda: "wrong" not in judge()[0].values())
 
 
 def not_recorded(grads):

@@ -70,9 +70,8 @@ def forward_mode(exam):
     subject, declared = exam.subject, declaring(exam, "jvp")
     name = listed(declared, last=" and ")
     lies = {f.input for f in exam.findings if f.code == "unfaithful"}
-    symmetric = exam.has("symmetric-only")
     us = {
-        i: exam.dice.direction(value, symmetric)
+        i: exam.dice.direction(value)
         for i, value in enumerate(subject.values)
         if subject.inputs[i] not in lies
     }

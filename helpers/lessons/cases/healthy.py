@@ -22,7 +22,6 @@ from .case import (
     healthy,
     matrix,
     right,
-    slip,
     vector,
 )
 from .protocol import Cube
@@ -342,30 +341,6 @@ A = draw((4, 4))[0]
 SPD = (A @ A.t() + torch.eye(4, dtype=torch.float64),)
 
 
-@healthy(lambda: SPD)
-class LogDetOfSymmetric(Function):
-    """Takes nothing else than what is symmetric."""
-
-    @staticmethod
-    def forward(ctx, a):
-        if not torch.equal(a, a.mT):
-            raise ValueError("a must be symmetric")
-        ctx.save_for_backward(a)
-        return torch.logdet(a)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (a,) = ctx.saved_tensors
-        return grad_output * torch.linalg.inv(a)
-
-
-slip(
-    "TwiceLogDet",
-    LogDetOfSymmetric,
-    lambda: SPD,
-    {"return grad": "return 2 * grad"},
-    "gradient-wrong",
-)
 right(  # |x - y|², which is 2 - 2 x · y where both have length 1
     "SquaredChord",
     lambda: tuple(F.normalize(t, dim=1) for t in draw((4, 3), (4, 3))),

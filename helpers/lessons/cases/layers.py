@@ -44,7 +44,6 @@ slips(
         ("ctx.scale * g", "ctx.scale * torch.ones_like(g)", "grad-output-ignored", "g"),
         ("ctx.scale * g", "ctx.scale * g.detach()", "double-backward-wrong", "g"),
         ("ctx.scale * g", "ctx.scale * g.half().to(g.dtype)", "few-digits", "g"),
-        ("ctx.scale = scale", "ctx.scale = 2.5", "arguments-ignored", None),
         ("inner.t() @ x", "g.t() @ x", "scaled", "inner"),
         ("inner.t() @ x", "x.t() @ inner", "transposed", ""),
         ("inner.t() @ x", "inner.t() @ x / len(x)", "mean-for-sum", "inner.t() @ x"),
