@@ -176,7 +176,7 @@ def _chapters(folder, chapters):
 
 
 def _rows(builder, document):
-    """(text, page) of each row of the indexes of chapter 19."""
+    """(text, page, link, all words) of each row of the indexes of chapter 19."""
     folder = document.split("/")[0]
     doctree = builder.env.get_and_resolve_doctree(document, builder)
     for row in index_rows(doctree):
@@ -184,7 +184,7 @@ def _rows(builder, document):
         if link:
             target = link.get("refuri") or f"#{link['refid']}"
             own = f"{document}.html" if target.startswith("#") else f"{folder}/"
-            yield row[0].astext(), own + target, link.astext()
+            yield row[0].astext(), own + target, link.astext(), row.astext()
 
 
 def context(builder, folder, readme, chapters):

@@ -45,7 +45,6 @@ def _outcome(cell, untouched):
 
 
 def _fields(wish, reveal):
-    wish = wish.partition(" (")[0] if wish.count('"') > 1 else wish
     if wish == "True or False":
         choices = ["True", "False"]
     else:

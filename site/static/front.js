@@ -46,16 +46,28 @@ const setUpCandidates = front => front.querySelectorAll(".candidates button").fo
     front.querySelector(".candidates output").textContent = button.dataset.verdict;
   }));
 
-// Rows of both indexes that hold every word, or most of them.
+// What the forms of a word have in common: clip, clips, clipped, clipping.
+const stem = word =>
+  word.length > 4 ? word.replace(/(ing|ed|es|s|e)$/, "").replace(/([bgmnpt])\1$/, "$1") : word;
+
+// Rows of both indexes that hold what is typed, or most of it. A word counts the more, the fewer
+// rows have it: a pasted message has many words that say nothing.
 const setUpLookUp = front => {
   const field = front.querySelector("#look-up"), list = front.querySelector("#rows");
-  const rows = [...list.children].map(row => [row, row.textContent.toLowerCase()]);
+  const rows = [...list.children].map(row => [row, row.dataset.words.toLowerCase()]);
+  const weight = word => {
+    const having = rows.filter(([, text]) => text.includes(word)).length;
+    return having ? Math.log(rows.length / having) : 0;
+  };
   field.addEventListener("input", () => {
-    const words = field.value.toLowerCase().match(/[\p{Script=Han}]|[\p{L}\p{N}_.]+/gu) ?? [];
-    const ranked = rows.map(([row, text]) => [row, words.filter(word => text.includes(word)).length]);
+    const typed = field.value.toLowerCase().match(/[\p{Script=Han}]|[\p{L}\p{N}_.]+/gu) ?? [];
+    const words = [...new Set(typed.map(stem))].map(word => [word, weight(word)]);
+    const score = text =>
+      words.reduce((sum, [word, weighs]) => sum + (text.includes(word) ? weighs : 0), 0);
+    const ranked = rows.map(([row, text]) => [row, score(text)]);
     ranked.sort(([, one], [, other]) => other - one);
-    const enough = Math.max(1, Math.ceil(words.length / 2));
-    const found = ranked.filter(([, hits]) => words.length && hits >= enough).slice(0, 8);
+    const enough = ranked[0][1] / 2;
+    const found = ranked.filter(([, sum]) => sum > 0 && sum >= enough).slice(0, 8);
     for (const [row] of rows) row.hidden = true;
     for (const [row] of found) { row.hidden = false; list.append(row); }
     front.querySelector("#none").hidden = found.length > 0 || !words.length;
