@@ -43,7 +43,8 @@ FOLD = {
     "zh": ("显示输出", "收起输出"),
 }
 SET_UP = re.compile(
-    r'(<details class="hide above-input">\s*<summary[^>]*>).*?(</summary>)', re.DOTALL
+    r'(<details class="[^"]*hide above-input">\s*<summary[^>]*>).*?(</summary>)',
+    re.DOTALL,
 )
 IMPORTS = {"notebooks": "Imports", "zh": "导入"}
 RUN = {

@@ -22,6 +22,32 @@ WORDS = {  # by the folder of the edition
     "notebooks": ("Your prediction", "Reveal"),
     "zh": ("你的预测", "揭晓"),
 }
+WISHES = {  # in Chinese; what is not here stays as the code says it
+    r"a list of four, each True or False": "四个，每个是 True 或 False",
+    r"a type and a number": "类型和数",
+    r"a number; 1 would be the floor": "一个数，下限是 1",
+    r"a list of numbers.*": "几个数",
+    r"(a list of )?four numbers.*": "四个数",
+    r"three numbers.*": "三个数",
+    r"(a list of )?two numbers.*|a pair of numbers": "两个数",
+    r"a number.*|loads per multiply-add": "一个数",
+    r"one or more columns, 0 to 7": "一列或几列，0 到 7",
+    r"one of the .*": "其中一个",
+    r"a pair|two words": "两个词",
+    r"a string": "一个字符串",
+    r"letters": "字母",
+    r"the name of an exception": "异常的名字",
+    r", or several(, such as|:) ": "，也可以是几个：",
+    r"^such as ": "例如 ",
+    r", such as | such as ": "，例如 ",
+    r"two of": "两个，取自",
+    r"three of": "三个，取自",
+    r"one of ": "",
+    r"a list of ": "依次取自 ",
+    r"a list": "列表",
+    r", in this order$": "",
+    r", or | or ": " 或 ",
+}
 CELL = """<form class="predict" data-answer="{data}">
 <b>{title}</b> {fields} <output></output>
 </form>"""
@@ -44,7 +70,21 @@ def _outcome(cell, untouched):
     return found and found[1]
 
 
-def _fields(wish, reveal):
+def _answer_alone(cell, untouched):
+    """Takes "Predict before you run" out of a stored output: on the page, one has."""
+    rest = untouched.partition("{outcome}")[2]
+    for output in cell.get("outputs", []):
+        if "text" in output:
+            output["text"] = "".join(output["text"]).replace(rest, rest[0])
+
+
+def _in_chinese(wish):
+    for english, chinese in WISHES.items():
+        wish = re.sub(english, chinese, wish)
+    return wish
+
+
+def _fields(wish, reveal, speak=str):
     if wish == "True or False":
         choices = ["True", "False"]
     else:
@@ -53,7 +93,7 @@ def _fields(wish, reveal):
         f'<button type="submit" value="{escape(c)}">{escape(c)}</button>'
         for c in choices
     ]
-    hint = escape(wish)
+    hint = escape(speak(wish))
     field = f'<input aria-label="{hint}" placeholder="{hint}" autocomplete="off">'
     return " ".join(buttons) or f'{field} <button type="submit">{reveal}</button>'
 
@@ -83,14 +123,17 @@ def add_forms(notebook, folder):
                 "right": right,
                 "wrong": wrong,
                 "why": {
-                    shown(guess): _(why)
+                    shown(guess): _(why).replace("`", "")
                     for guess, why in TEMPTING.get(key and key[1], {}).items()
                 },
             }
             form = CELL.format(
                 data=escape(json.dumps(data, ensure_ascii=False)),
                 title=title,
-                fields=_fields(asked[1], reveal),
+                fields=_fields(
+                    asked[1], reveal, _in_chinese if folder == "zh" else str
+                ),
             )
+            _answer_alone(answers, untouched)
             cell["cell_type"], cell["source"] = "markdown", form
             cell.pop("outputs"), cell.pop("execution_count")

@@ -46,9 +46,12 @@ const setUpCandidates = front => front.querySelectorAll(".candidates button").fo
     front.querySelector(".candidates output").textContent = button.dataset.verdict;
   }));
 
-// What the forms of a word have in common: clip, clips, clipped, clipping.
-const stem = word =>
-  word.length > 4 ? word.replace(/(ing|ed|es|s|e)$/, "").replace(/([bgmnpt])\1$/, "$1") : word;
+// English words without their endings (`stem` is the search's), pairs of Chinese characters.
+const wordsIn = text => [
+  ...(text.match(/[a-z\d_.]*[a-z\d_]/g) ?? []).map(stem),
+  ...(text.match(/\p{Script=Han}+/gu) ?? []).flatMap(run =>
+    run.length === 1 ? run : [...run.slice(1)].map((second, place) => run[place] + second)),
+];
 
 // Rows of both indexes that hold what is typed, or most of it. A word counts the more, the fewer
 // rows have it: a pasted message has many words that say nothing.
@@ -60,8 +63,7 @@ const setUpLookUp = front => {
     return having ? Math.log(rows.length / having) : 0;
   };
   field.addEventListener("input", () => {
-    const typed = field.value.toLowerCase().match(/[\p{Script=Han}]|[\p{L}\p{N}_.]+/gu) ?? [];
-    const words = [...new Set(typed.map(stem))].map(word => [word, weight(word)]);
+    const words = [...new Set(wordsIn(field.value.toLowerCase()))].map(word => [word, weight(word)]);
     const score = text =>
       words.reduce((sum, [word, weighs]) => sum + (text.includes(word) ? weighs : 0), 0);
     const ranked = rows.map(([row, text]) => [row, score(text)]);

@@ -53,9 +53,10 @@ const setUpFigures = () => {
   const dialog = document.createElement("dialog");
   dialog.id = "figure";
   dialog.addEventListener("click", () => dialog.close());
+  dialog.addEventListener("keydown", event => event.key === "Escape" && dialog.close());
   document.body.append(dialog);
   for (const picture of document.querySelectorAll(".cell_output img")) {
-    picture.addEventListener("click", event => {
+    (picture.closest("a") ?? picture).addEventListener("click", event => {
       event.preventDefault(); // Sphinx makes a link of it, to the picture alone
       dialog.replaceChildren(picture.cloneNode());
       dialog.showModal();
@@ -82,8 +83,8 @@ const setUpSwitch = () => {
 
 // A long name breaks at its underscores.
 const letBreak = () => {
-  for (const code of document.querySelectorAll(".page-toc .pre"))
-    code.innerHTML = code.innerHTML.replaceAll("_", "_<wbr>");
+  for (const link of document.querySelectorAll(".page-toc a"))
+    link.innerHTML = link.innerHTML.replace(/_(?=[^<>]*(<|$))/g, "_<wbr>");
 };
 
 // The keyboard reaches a formula that is wider than its place, and so can scroll it.

@@ -6,8 +6,9 @@ const together = text => text.replace(/(?<=\p{Script=Han}) (?=\p{Script=Han})/gu
 const segmenter = new Intl.Segmenter("zh", { granularity: "word" }); // knows English words, too
 const wordsOf = text =>
   new Set([...segmenter.segment(text)].filter(part => part.isWordLike).map(part => part.segment));
-// What the forms of a word have in common: Pagefind finds them, and also what is only like it.
-const stem = word => (word.length > 4 ? word.replace(/(ing|ed|es|s|e)$/, "") : word);
+// What the forms of a word have in common: clip, clips, clipped, clipping.
+const stem = word =>
+  word.length > 4 ? word.replace(/(ing|ed|es|s|e)$/, "").replace(/([bgmnpt])\1$/, "$1") : word;
 
 // The results that hold a word; a Chinese one with its characters in this order.
 const holding = async (pagefind, word) => {
