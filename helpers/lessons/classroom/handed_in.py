@@ -47,10 +47,6 @@ async def verdicts(path, seconds, total):
     except Exception as error:
         said = _("{name} is no notebook: {error}")
         return {}, [said.format(name=name, error=first_line(error))]
-    language = notebook.metadata.get("language_info", {}).get("name", "python")
-    if language not in ("python", "ipython"):
-        said = _("{name} is written in {language}, not in Python.")
-        return {}, [said.format(name=name, language=language)]
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         try:
