@@ -21,6 +21,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import DeadKernelError
 
 from helpers.lessons.classroom.record import VARIABLE, recorded
+from helpers.lessons.judge.numbers import first_line
 from helpers.lessons.language import _
 
 ROOT = Path(__file__).parents[3]
@@ -168,8 +169,3 @@ def _end(process):
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in psutil.Process(process).children(recursive=True):
                 child.kill()
-
-
-def first_line(error):
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]
