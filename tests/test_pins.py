@@ -3,7 +3,6 @@
 import re
 from importlib.metadata import requires
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 from packaging.requirements import Requirement
@@ -57,34 +56,3 @@ def test_another_torch_has_the_other_pins():
     assert names == {*ours(), "ipykernel"} - left_out
     for paths in other_torch.SUITES.values():
         assert all((ROOT / path).exists() for path in paths)
-
-
-def test_its_table(tmp_path):
-    suite = ET.Element("testsuite", time="12.6")
-    for name, tag in (
-        ("good", None),
-        ("bad", "failure"),
-        ("broken", "error"),
-        ("no", "skipped"),
-    ):
-        case = ET.SubElement(suite, "testcase", classname="tests.ops.test_x", name=name)
-        if tag:
-            ET.SubElement(case, tag)
-    report, root = tmp_path / "report.xml", ET.Element("testsuites")
-    root.append(suite)
-    ET.ElementTree(root).write(report)
-    results = {"operations": other_torch.result(report)}
-    lines = other_torch.table("2.10.0", results).splitlines()
-    assert lines[0].split() == [
-        "torch",
-        "2.10.0",
-        "passed",
-        "failed",
-        "skipped",
-        "seconds",
-    ]
-    assert lines[1].split() == ["operations", "1", "2", "1", "13"]
-    assert lines[2:] == [
-        "failed: tests.ops.test_x.bad",
-        "failed: tests.ops.test_x.broken",
-    ]

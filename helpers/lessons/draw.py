@@ -115,19 +115,7 @@ def _layout(nodes):
 
 def _paint(ax, nodes, places, chains):
     boxes = {
-        node: ax.text(
-            *places[node],
-            data["label"],
-            ha="center",
-            va="center",
-            fontsize=8.5,
-            color="white",
-            bbox={
-                "boxstyle": "round,pad=0.4",
-                "facecolor": data["colour"],
-                "edgecolor": "none",
-            },
-        )
+        node: _node(ax, places[node], data["label"], data["colour"], 0.4, 8.5)
         for node, data in nodes.nodes(data=True)
     }
     across, down = zip(*places.values(), strict=True)
@@ -157,6 +145,12 @@ def _paint(ax, nodes, places, chains):
             )
 
 
+def _node(ax, place, label, colour, pad, fontsize=None):
+    box = {"boxstyle": f"round,pad={pad}", "facecolor": colour, "edgecolor": "none"}
+    middle = {"ha": "center", "va": "center", "fontsize": fontsize}
+    return ax.text(*place, label, color="white", bbox=box, **middle)
+
+
 def ring(*links, title=None):
     """Draw objects that keep one another alive, each pointing at the next, and print
     them.
@@ -172,18 +166,7 @@ def ring(*links, title=None):
     at = [(math.cos(angle), math.sin(angle)) for angle in around]
     _, ax = plt.subplots(figsize=(4.6, 2.9))
     boxes = [
-        ax.text(
-            *place,
-            name,
-            ha="center",
-            va="center",
-            color="white",
-            bbox={
-                "boxstyle": "round,pad=0.5",
-                "facecolor": colour,
-                "edgecolor": "none",
-            },
-        )
+        _node(ax, place, name, colour, 0.5)
         for place, name, colour in zip(at, names, [OUTPUT, *colours[1:]], strict=True)
     ]
     ax.set(xlim=(-2, 2), ylim=(-1.3, 1.4), title=title)
@@ -233,10 +216,14 @@ def layers(seen):
         ylim=(0.4, 3.8),
         title=N_("What each layer sees, in order"),
     )
+    _bare(ax)
+    print("functions:", len(seen), " operations:", end)
+
+
+def _bare(ax):
     ax.tick_params(length=0)
     ax.grid(False)
     ax.spines[:].set_visible(False)
-    print("functions:", len(seen), " operations:", end)
 
 
 def _box(ax, left, bottom, width, height, label, colour, rotation=0):
@@ -320,9 +307,7 @@ def transparent_and_opaque(graphs, place):
         xlim=(0, max(map(len, graphs.values()))),
         ylim=(-len(graphs) + 0.9, 0.7),
     )
-    ax.tick_params(length=0)
-    ax.grid(False)
-    ax.spines[:].set_visible(False)
+    _bare(ax)
 
 
 def travels(maps, processes):
@@ -353,9 +338,7 @@ def travels(maps, processes):
         ax.set_yticks([-p for p in range(processes)], ranks)
         ax.set_xticks([0.15, 2.15], [N_("passes"), N_("gets")])
         ax.set(title=name, xlim=(0, 2.4), ylim=(-processes + 0.4, 0.5))
-        ax.tick_params(length=0)
-        ax.grid(False)
-        ax.spines[:].set_visible(False)
+        _bare(ax)
 
 
 def _in_bands(elements, processes):
@@ -397,9 +380,8 @@ def verdicts(rows, columns, notes):
     ax.set_yticks(
         [row + 0.46 for row in range(len(rows))], rows, family="monospace", fontsize=8.5
     )
-    ax.tick_params(length=0, top=False, labeltop=True, labelbottom=False, bottom=False)
-    ax.grid(False)
-    ax.spines[:].set_visible(False)
+    ax.tick_params(top=False, labeltop=True, labelbottom=False, bottom=False)
+    _bare(ax)
     wide = max(map(len, rows))
     for name, words in rows.items():
         print(f"{name:{wide}} ", *(f"{word:6}" for word in words))
@@ -424,5 +406,4 @@ def owners(grids):
             xticks=[], yticks=[], xlim=(0, len(rows[0])), ylim=(0.95 - len(rows), 0.95)
         )
         ax.set(title=title, xlabel=N_("pixels of a row"), ylabel=N_("channels"))
-        ax.grid(False)
-        ax.spines[:].set_visible(False)
+        _bare(ax)

@@ -102,14 +102,8 @@ class Exercise:
         KNOWN[self.number] = self
 
     @usual_settings()
-    def judge(self, *attempts):
-        """The verdict on `attempts`; an exception inside them becomes one, too."""
-        if len(attempts) != 1:
-            got = len(attempts)
-            return Verdict(
-                WRONG, _("check takes one answer, got {got}.").format(got=got)
-            )
-        (attempt,) = attempts
+    def judge(self, attempt):
+        """The verdict on an attempt; an exception inside it becomes one, too."""
         if self._is_untouched(attempt):
             return Verdict(NOT_ATTEMPTED, _("not attempted yet"))
         try:
@@ -124,9 +118,9 @@ class Exercise:
             return Verdict(WRONG, wrong)
         return Verdict(RIGHT, _(self.success))
 
-    def check(self, *attempts):
-        """Show the verdict on `attempts`."""
-        verdict = self.judge(*attempts)
+    def check(self, attempt):
+        """Show the verdict on an attempt."""
+        verdict = self.judge(attempt)
         record(self.number, verdict.mark)
         title = f"{self.number} {self.name}"
         message = re.sub(

@@ -6,8 +6,6 @@ Each fault that they are to name.
 import ctypes
 import shutil
 import sys
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -182,17 +180,6 @@ def test_what_a_barrier_orders_is_no_race():
 
 
 @needs_compiler
-def test_an_endless_kernel_ends_in_any_thread():
-    with ThreadPoolExecutor(
-        1
-    ) as pool:  # the timer's signal reaches the main thread first
-        future = pool.submit(
-            run_twice, "if", "volatile int j = 1; while (j) {} if", seconds=0.2
-        )
-        assert "does not end" in str(future.exception(timeout=60))
-
-
-@needs_compiler
 def test_a_failed_run_leaves_the_tensors_alone():
     x, y = torch.arange(10.0), torch.arange(10.0)
     with pytest.raises(emulator.KernelError):
@@ -216,12 +203,6 @@ def test_results_start_as_nan(name, dtype):
     assert (
         torch.frombuffer(memory, dtype=dtype).isnan().tolist() == [False] + [True] * 9
     )
-
-
-@needs_compiler
-def test_some_blocks_alone():
-    _, y = run_twice(blocks=range(1, 2))
-    assert y.tolist() == [0.0] * 8 + [16.0, 18.0]
 
 
 @needs_compiler
@@ -250,7 +231,6 @@ def test_grids_and_blocks_of_three_dimensions():
     [
         ({"x": torch.zeros(10).double()}, TypeError, "x must have elements of 4 bytes"),
         ({"x": torch.zeros(20)[::2]}, ValueError, "x must be a contiguous CPU tensor"),
-        ({"x": [1.0]}, TypeError, "x must be a tensor, got list"),
         ({"count": 1.5}, TypeError, "count must be an int, got 1.5"),
         ({"more": 1}, ValueError, "each of the 3 parameters of twice"),
     ],
@@ -259,14 +239,6 @@ def test_arguments_that_do_not_fit(change, error, message):
     arguments = {"x": torch.zeros(10), "y": torch.zeros(10), "count": 10} | change
     with pytest.raises(error, match=message):
         emulator.run(TWICE, "twice", 2, 8, arguments)
-    with pytest.raises(ValueError, match="block must be 1 or more"):
-        emulator.run(
-            TWICE,
-            "twice",
-            2,
-            (8, 0),
-            {"x": torch.zeros(1), "y": torch.zeros(1), "count": 1},
-        )
 
 
 # Half precision
@@ -342,19 +314,6 @@ def test_a_library_is_built_once_and_found_by_other_processes(empty_cache, monke
         (empty_cache / name / name).write_text("// another")
         built(FOLDER=empty_cache / name)
     assert built() == (7, 7)
-
-
-@needs_compiler
-def test_nothing_is_left_behind(empty_cache, monkeypatch):
-    temporary = empty_cache / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    run_twice()
-    with pytest.raises(emulator.KernelError):
-        run_twice("2 *", "2 * factor *")
-    assert list(temporary.iterdir()) == []
-    left = [path.suffix for path in empty_cache.iterdir() if path.is_file()]
-    assert left == [".so"]
 
 
 # NVRTC

@@ -262,8 +262,6 @@ def test_to_return_none_is_an_attempt():
 
 def test_what_is_no_answer_at_all_gets_a_sentence():
     given = EXERCISES["2.1"]
-    assert "check takes one answer, got 0" in given.judge().message
-    assert "got 2" in given.judge(given.reference, given.reference).message
     a_class = "give check the class {} itself, not its instance, its apply or a result; got a value"
     assert given.judge(3).message == a_class.format("Square") + " of type int."
     assert a_class.format("Square") in given.judge(given.reference.apply).message

@@ -21,6 +21,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import DeadKernelError
 
 from helpers.lessons.classroom.record import VARIABLE, recorded
+from helpers.lessons.judge.numbers import first_line
 from helpers.lessons.language import _
 
 ROOT = Path(__file__).parents[3]
@@ -47,10 +48,6 @@ async def verdicts(path, seconds, total):
     except Exception as error:
         said = _("{name} is no notebook: {error}")
         return {}, [said.format(name=name, error=first_line(error))]
-    language = notebook.metadata.get("language_info", {}).get("name", "python")
-    if language not in ("python", "ipython"):
-        said = _("{name} is written in {language}, not in Python.")
-        return {}, [said.format(name=name, language=language)]
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         try:
@@ -172,8 +169,3 @@ def _end(process):
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in psutil.Process(process).children(recursive=True):
                 child.kill()
-
-
-def first_line(error):
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]

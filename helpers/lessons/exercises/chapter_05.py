@@ -164,10 +164,6 @@ def _multiplies(attempt):
         )
 
 
-FIRST, SECOND = (
-    "(first,) = grad(f(x), x, create_graph=True)",
-    "grad((first * v).sum(), x)[0]",
-)
 EXERCISE_2 = Exercise(
     number="5.2",
     name="hvp",

@@ -120,13 +120,6 @@ EXERCISE_2 = Exercise(
             "afterwards, `mean` is 0.02056 at [2], but",
         ),
         (
-            {
-                "self.mean += 0.1 * (x.detach().mean(0) - self.mean)": "with torch.inference_mode():\n                self.mean = "
-                "self.mean + 0.1 * (x.detach().mean(0) - self.mean)"
-            },
-            "`mean` has become an inference tensor",
-        ),
-        (
             {'register_buffer("mean", ': "mean = nn.Parameter("},
             "is among `parameters()`",
         ),

@@ -123,7 +123,6 @@ def _exp_cases(library):
 
 FOR = "for (int64_t i = 0; i < count; ++i)"
 LINE_1, LINE_2 = "y[i] = exp(x[i]);", "grad_input[i] = grad_output[i] * y[i];"
-STDLIB = {"#include <math.h>": "#include <math.h>\n#include <stdlib.h>"}
 EXERCISE_1 = Exercise(
     number="8.1",
     name="Exp in C",

@@ -24,9 +24,6 @@ def quantise(x, low, high):
     return step - (smooth.detach() - smooth)
 
 
-WHERE = "smooth = torch.where(inside, x, x.clamp(low, high).detach())"
-
-
 def _in_range(x, low, high):
     passes = (x >= low) & (x <= high)
     return torch.round(x.detach()).clamp(low, high) + passes * (x - x.detach())

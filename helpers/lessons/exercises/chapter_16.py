@@ -126,12 +126,11 @@ def problems(wheel):
 
 MODULES, SO, PYD = ("__init__.py", "data.sorted.json"), "_cpu.abi3.so", "_cpu.pyd"
 LINUX, WINDOWS = "cp311-abi3-manylinux_2_28_x86_64", "cp311-abi3-win_amd64"
-MACOS, ANY_PYTHON = "cp311-abi3-macosx_11_0_arm64", "py3-none-manylinux_2_28_x86_64"
+ANY_PYTHON = "py3-none-manylinux_2_28_x86_64"
 FOLDER, OLDER = "lib/_fast.so", "cp311-abi3-manylinux_2_27_x86_64"
 WHEELS = {  # says: files, tags, whether there is a problem
     N_("a good wheel for Linux"): ((*MODULES, SO), [LINUX], False),
     N_("a good wheel for Windows"): ((*MODULES, PYD), [WINDOWS], False),
-    N_("a good wheel for macOS"): ((*MODULES, SO), [MACOS], False),
     N_("a good wheel of Python only"): (MODULES, ["py3-none-any"], False),
     N_("a good wheel for every Python on Linux"): (
         (*MODULES, SO),
@@ -139,7 +138,6 @@ WHEELS = {  # says: files, tags, whether there is a problem
         False,
     ),
     N_("release 1.1 for Linux"): (MODULES, [LINUX], True),
-    N_("release 1.1 for Windows"): (MODULES, [WINDOWS], True),
     N_("release 1.2 for Linux"): ((*MODULES, SO), ["py3-none-any"], True),
     N_("release 1.2 for Windows"): ((*MODULES, PYD), ["py3-none-any"], True),
     N_("release 1.2 with both tags"): ((*MODULES, SO), [LINUX, "py3-none-any"], True),
@@ -153,7 +151,6 @@ WHEELS = {  # says: files, tags, whether there is a problem
         ["py3-none-any"],
         True,
     ),
-    N_("release 1.2 for one Python"): ((*MODULES, SO), ["cp311-none-any"], True),
     N_("a good wheel with its library in a folder"): (
         (*MODULES, FOLDER),
         [LINUX],

@@ -5,12 +5,8 @@ A slip that passed would be said to a learner, as if the answer were wrong.
 """
 
 import re
-import sys
-from pathlib import Path
 
 from helpers.lessons.judge.variations import Inputs
-
-FOLDER = Path(__file__).parents[1] / "exercises"
 
 
 def check_declaration(exercise):
@@ -43,24 +39,6 @@ def _check_number(number):
         raise ValueError(
             f'number must be a word such as "A.1", without a comma, got {number!r}'
         )
-    chapter = re.fullmatch(r"(\d+)\.\d+", number)
-    taken = chapter and FOLDER / f"chapter_{int(chapter[1]):02}.py"
-    if taken and taken.exists() and not _is_of_the_course():
-        raise ValueError(
-            f"number must not be one of chapter {int(chapter[1]):02}, "
-            "which are the course's, "
-            f'got {number!r}; a number such as "A.1" is yours'
-        )
-
-
-def _is_of_the_course():
-    """Does a module of the course's exercises make the Exercise?"""
-    frame = sys._getframe(1)
-    while frame:
-        if frame.f_globals.get("__name__", "").startswith("helpers.lessons.exercises."):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _check_all(name, values, of, fits):
