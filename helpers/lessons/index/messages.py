@@ -53,10 +53,36 @@ MESSAGES = {
                 "reentrant `checkpoint` knows only `.backward()`: "
                 "`use_reentrant=False`",
                 "12 Tickets instead of tensors: recompute"),
+        Message("element 0 of tensors does not require grad",
+                "`torch.autograd.grad` records nothing there: "
+                "`vmap(torch.func.grad(f))`",
+                "10 Per-sample gradients: vmap(grad(loss))",
+                "under `vmap`"),
+        Message("element 0 of tensors does not require grad",
+                "a Function got or returned its tensors in a list: pass them one by "
+                "one",
+                "02 Deeper: a list or a dict of tensors, into a Function and out of it "
+                "(3 minutes)",
+                "of a Function's output"),
         Message("cannot register a hook on a tensor that doesn't require gradient",
                 "`h.requires_grad` is False: no gradient will come by",
                 "11 Deeper: see, clip and scale a gradient with hooks: register_hook "
                 "(5 minutes)"),
+        Message("has changed the size of value",
+                "a module's backward hook returned a tensor: return a tuple with one "
+                "entry for each input",
+                "11 Deeper: hooks of modules, parameters and nodes; gradient edges (14 "
+                "minutes)"),
+        Message("has returned an incorrect number of values",
+                "`register_backward_hook` is deprecated, and sees one node only: "
+                "`register_full_backward_hook`",
+                "11 Deeper: hooks of modules, parameters and nodes; gradient edges (14 "
+                "minutes)"),
+        Message("where no input requires gradient",
+                "a full backward hook replaces gradients of inputs only: "
+                "`register_full_backward_pre_hook`, or a hook of the output",
+                "11 Deeper: hooks of modules, parameters and nodes; gradient edges (14 "
+                "minutes)"),
         Message("The .grad attribute of a Tensor that is not a leaf Tensor is being "
                 "accessed",
                 "no gradient is kept for what was computed: `h.retain_grad()` before "
@@ -158,7 +184,8 @@ MESSAGES = {
                 "kernel that takes only float32, `examine` of the doctor",
                 "04 1. Single precision: float32"),
         Message("Backward is not reentrant",
-                "two backward passes of one graph differ: a random draw, or state",
+                "two backward passes of one graph differ: a random draw, or state; "
+                "for an `atomicAdd`, `nondet_tol`",
                 "04 3. Randomness"),
         Message("returned nan values in its 0th output",
                 "anomaly mode: the first node whose backward returned nan; `forward` "
@@ -203,6 +230,10 @@ MESSAGES = {
                 "12 Tickets instead of tensors: recompute"),
         Message("A different number of tensors was saved during the original forward",
                 "`CheckpointError`, for the same reason",
+                "12 Tickets instead of tensors: recompute"),
+        Message("encountered during backward but not found in storage",
+                "selective checkpoint under autocast, a weight used twice: "
+                "`torch.autocast(…, cache_enabled=False)`",
                 "12 Tickets instead of tensors: recompute"),
     ],
     "Dtypes, devices, kernels": [
@@ -270,6 +301,10 @@ MESSAGES = {
                 "`torch.func`: set a Function beside the operator",
                 "19 Skeleton: one operator with everything",
                 "of a `custom_op`"),
+        Message("attempting to call Tensor.requires_grad_()",
+                "`torch.autograd` inside a transform: take `torch.func.grad`, "
+                "`jacrev` or `hessian`",
+                "10 Per-sample gradients: vmap(grad(loss))"),
         Message("You must implement the jvp function for custom autograd.Function",
                 "forward mode needs a `jvp`",
                 "10 Forward mode: dual numbers and jvp"),
@@ -277,7 +312,7 @@ MESSAGES = {
                 "no `vmap` method, and no `generate_vmap_rule = True`",
                 "10 A rule for vmap: generate_vmap_rule, or your own"),
         Message("attempting to use a Tensor in some data-dependent control flow",
-                "an `if` on a tensor's elements under `vmap`",
+                "an `if` on a tensor's elements under `vmap`: `torch.where`",
                 "10 A rule for vmap: generate_vmap_rule, or your own"),
         Message("Cannot access data pointer of Tensor that doesn't have storage",
                 "NumPy or C under `vmap`, or inside a compiler",
@@ -341,7 +376,8 @@ MESSAGES = {
                 "a `print` or another call of Python's own under `fullgraph=True`",
                 "09 Breaks that you can remove: a print, an if"),
         Message("Could not guard on data-dependent expression",
-                "an `if` on a number from `.item()`",
+                "an `if` on a number from `.item()`, or on a size that depends on the "
+                "data: `torch._check` promises the answer",
                 "09 Deeper: a number from .item() in a graph (1 minute)"),
         Message("does not currently support double backward",
                 "what `torch.compile` returned was differentiated twice: leave the "
@@ -384,6 +420,10 @@ MESSAGES = {
                 "config.recompile_limit`: an argument is new at each call: "
                 "`dynamic=True`, or pass a tensor; `TORCH_LOGS=recompiles` names it",
                 "09 One graph for many shapes: dynamic=True"),
+        Message("we encountered a tensor subclass where we guessed",
+                "an output of a compiled function got no gradient, or a plain one: "
+                "`.detach()` it inside that function",
+                "18 Deeper: torch.compile and __tensor_flatten__ (3 minutes)"),
         Message("Failed to convert args/kwargs to proxy",
                 "a tensor subclass without `__tensor_flatten__`",
                 "18 Deeper: torch.compile and __tensor_flatten__ (3 minutes)"),
@@ -420,7 +460,7 @@ MESSAGES = {
                 "19 An operator that takes a list of tensors"),
         Message("infer_schema(func)",
                 "`custom_op` reads annotations: annotate each argument and the "
-                "result, or pass `schema=`",
+                "result, or pass `schema=`; `mutates_args` names arguments",
                 "09 A name and a promise: custom_op"),
         Message("error when deserializing the saved file",
                 "`failed to resolve`: import the operator's module before "
@@ -440,6 +480,10 @@ MESSAGES = {
                 "the compiler needs `register_fake`",
                 "09 A name and a promise: custom_op",
                 short=True),
+        Message("does not support running with fake tensors",
+                "an operator in C++ or of `Library` without a fake kernel: "
+                "`torch.library.register_fake`",
+                "09 A name and a promise: custom_op"),
         Message("when making fake tensor call",
                 "the fake kernel fails, or takes other arguments than the operator: "
                 "`missing 1 required positional argument`",
@@ -455,6 +499,10 @@ MESSAGES = {
                 "`register_autograd` passes by name: `setup_context(ctx, inputs, "
                 "output)`",
                 "09 Its derivative: register_autograd"),
+        Message("c10d::allreduce_",
+                "`dist.all_reduce` has no derivative, and the gradient is wrong: take "
+                "a collective that has one",
+                "14 Surprise: a sum that autograd does not see"),
         Message("an autograd kernel was not registered to the Autograd key(s)",
                 "the same of an operator in C++: a warning, and no gradient or a "
                 "wrong one",

@@ -57,6 +57,9 @@ SYMPTOMS = [
             "`atomicAdd`, which is not deterministic: one thread adds a sum",
             "15 Deeper: a backward that reduces across rows, and atomicAdd (6 "
             "minutes)"),
+    Symptom("an error in `backward`, and no line of `forward`",
+            "`set_detect_anomaly(True)` prints that line, too",
+            "11 Where a nan is born: set_detect_anomaly"),
     Symptom("right in eager mode, wrong when compiled",
             "a gradient that the compiler drops, or a side effect",
             "19 The matrix: which way of writing works where"),

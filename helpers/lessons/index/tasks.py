@@ -262,7 +262,8 @@ TASKS = {  # by what they are about
              "helpers/ops/softplus.py",
              "05 Two repairs: recompute the intermediate, or return it",
              "`gradgradcheck`, at 0 and far out; compiled, too"),
-        Task("multiply a Hessian by a vector (`hvp`), take a Newton step", CELLS,
+        Task("multiply a Hessian by a vector (`hvp`, or `jvp` of `grad`), take a Newton "
+             "step", CELLS,
              "05 A Hessian times a vector, without the Hessian",
              "compare with `func.hessian`"),
         Task("differentiate through an optimizer step (MAML, `functional_call`)", CELLS,
