@@ -21,16 +21,16 @@ appendix B, https://arxiv.org/abs/2205.14135
 
 Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
 
-With 8 heads of 2,048 x 64 in float32, on one thread of an Intel Xeon; the best time of
+With 8 heads of 2,048 x 64 in float32, on one thread of an AMD EPYC; the best time of
 seven rounds as a share of the first way's, from
 `python -m tools.benchmark attention --threads 1 --rounds 7`:
 
                                                      peak, MiB    time
     first derivative   F.scaled_dot_product_attention       25    1.00
-                       with its matrix                     388    2.91
-                       attention                            30    1.79
+                       with its matrix                     388    2.10
+                       attention                            30    1.72
     second derivative  with its matrix                   1,440    1.00
-                       attention                            81    0.73
+                       attention                            81    1.10
 
 >>> import torch
 >>> query, key, value = torch.ones(3, 5, 4, dtype=torch.float64, requires_grad=True)

@@ -10,15 +10,15 @@ the gradients are made in forward, while the logits of the rows are there, and b
 only multiplies them by that factor.
 
 Forward and backward of the mean, 4,096 rows of 512 features, 32,768 classes, two
-threads on two cores of an Intel Xeon, the best of five rounds of
+threads on two cores of an AMD EPYC, the best of five rounds of
 `python -m tools.benchmark linear_cross_entropy`; the peak is beyond the arguments, and
 72 MiB of it, 36 in bfloat16, are the two gradients:
 
                                       float32           bfloat16
                                       MiB    seconds    MiB    seconds
-F.cross_entropy(F.linear(...))      1,536       1.81    768       0.64
-F.linear_cross_entropy(options=...)    80       2.13    304       4.64
-linear_cross_entropy                  144       1.46    264       0.87
+F.cross_entropy(F.linear(...))      1,536       3.06    768       1.47
+F.linear_cross_entropy(options=...)    80       3.46    304       7.28
+linear_cross_entropy                  144       2.59    264       1.64
 
 In bfloat16, the logits of a chunk are widened and their gradients narrowed, which the
 plain one does not do.
