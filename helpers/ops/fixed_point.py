@@ -13,13 +13,13 @@ eigenvalues. To damp, hand over another f with the same fixed points:
 lambda z, x: (z + f(z, x)) / 2.
 
 Forward and backward of z = tanh(0.8 W z + x), 512 x 256, float32, one thread of an
-Intel Xeon, from `python -m tools.benchmark fixed_point`; the peak is beyond the arguments:
+AMD EPYC, from `python -m tools.benchmark fixed_point`; the peak is beyond the arguments:
 
                               peak, MiB    time
 unrolled, 60 steps                   47    1
-torchdeq, its iteration               6    0.28
-torchdeq, Anderson's                 16    1.10
-fixed_point                           4    0.18
+torchdeq, its iteration               6    0.22
+torchdeq, Anderson's                 16    0.82
+fixed_point                           4    0.16
 
 Source: Bai, Kolter and Koltun, Deep Equilibrium Models (NeurIPS 2019),
 https://arxiv.org/abs/1909.01377

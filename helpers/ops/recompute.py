@@ -11,25 +11,25 @@ that it would save. The first ticket that backward hands in starts the second ru
 saves the same tensors in the same order: the n-th tensor belongs to the n-th ticket.
 PyTorch's own `checkpoint` does this, too; it lets a batch norm count each batch twice.
 
-Forward and backward in float32, one thread of an Intel Xeon, from
+Forward and backward in float32, one thread of an AMD EPYC, from
 `python -m tools.benchmark recompute` and `rednet`; peaks in MiB beyond the arguments,
 and times as shares of the first row's:
 
               12 blocks, 4,096 x 256   12 blocks, 4 x 8   RedNet-26, 4 x 224 x 224
                  peak    time                time             peak    time
 as they are       449    1                   1                 282    1
-checkpoint         97    1.19                3.8
-recompute          97    1.17                3.3               196    1.26
+checkpoint         97    1.20                4.2
+recompute          97    1.17                3.7               196    1.30
 
 12 pairs of blocks f and g, 4,096 x 256, likewise, from
 `python -m tools.benchmark reversible`, the best of seven rounds:
 
                          peak    time
 as they are               440    1
-checkpoint                 72    1.09
-revtorch                   50    1.28
-memcnn                     71    1.67
-ReversibleSequential       48    1.26
+checkpoint                 72    1.18
+revtorch                   50    1.38
+memcnn                     71    1.66
+ReversibleSequential       48    1.29
 
 Sources: Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016,
 https://arxiv.org/abs/1604.06174; Gomez et al., The Reversible Residual Network, 2017,
