@@ -41,8 +41,9 @@ const section = ({ url, meta, content }, words) => {
   const stems = words.map(stem);
   const places = stems.map(part => text.toLowerCase().indexOf(part)).filter(at => at >= 0);
   const headings = wordsOf(title.toLowerCase());
+  const isWhole = word => headings.has(word) || /\p{Script=Han}/u.test(word);
   const inHeading = words.map(word =>
-    headings.has(word) ? 1 : title.toLowerCase().includes(stem(word)) ? 0.5 : 0);
+    !title.toLowerCase().includes(stem(word)) ? 0 : isWhole(word) ? 1 : 0.5);
   const heading = inHeading.reduce((sum, one) => sum + one, 0);
   if (!places.length && !heading) return null;
   const at = places.length ? Math.min(...places) : 0;
