@@ -48,8 +48,7 @@ OPTIONS = {  # in pyproject.toml, with _ instead of -: (default, what it takes, 
         FAIL[0],
         "|".join(FAIL),
         "what fails the run: a wrong first-order gradient or a call that fails "
-        "(first), any "
-        "error, nothing; others are warnings",
+        "(first), any error, nothing; others are warnings",
     ),
     "doctor-strict": (
         False,

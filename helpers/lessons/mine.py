@@ -66,6 +66,6 @@ if __name__ == "__main__":
     )
     for name in changed:
         print(
-            f"{name} has changed since. "
-            "To get the new one, rename yours, and run this again."
+            f"{name} has changed since. To get the new one, rename yours, and run this "
+            "again."
         )

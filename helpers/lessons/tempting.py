@@ -421,6 +421,7 @@ TEMPTING = {
             "Three weights lie in the range. But `clamp` does not see the weights: it sees "
             "the rounded numbers."
         ),
+        5: N_("So it would be if `clamp` had the slope 1 at its ends. There it is 0."),
     },
     "13 export": {
         (1, 1): N_(

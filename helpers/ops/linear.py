@@ -122,8 +122,7 @@ def linear(input, weight, bias=None):
     if input.dim() == 0 or input.shape[-1] != in_features:
         raise ValueError(
             f"input must have shape (..., {in_features}) to fit weight "
-            f"{tuple(weight.shape)}, "
-            f"got {tuple(input.shape)}"
+            f"{tuple(weight.shape)}, got {tuple(input.shape)}"
         )
     if bias is not None and bias.shape != (out_features,):
         raise ValueError(

@@ -168,8 +168,7 @@ def spike(input, slope=25.0):
     if not info.tiny <= slope <= info.max:
         raise ValueError(
             f"slope must lie between {info.tiny:.2g} and {info.max:.2g} for "
-            f"{input.dtype}, "
-            f"got {slope}"
+            f"{input.dtype}, got {slope}"
         )
     side = torch.where(input < 0, -1.0, 1.0).to(input.dtype)
     # x / (1 + slope · |x|) but for a constant on each side, which a derivative does not

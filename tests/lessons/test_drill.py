@@ -33,4 +33,7 @@ def test_each_drill_stands_in_its_chapter():
     for path in notebooks:
         found = re.findall(r'drill\(\\"(.+?)\\"\)', path.read_text(encoding="utf-8"))
         chapter = str(int(path.name[:2]))
-        assert found == [n for n in DRILLS if n.partition(".")[0] == chapter], path.name
+        due = [n for n in DRILLS if n.partition(".")[0] == chapter]
+        assert found == due, (
+            f"write drill(...) for {due} into {path.name}, in this order"
+        )

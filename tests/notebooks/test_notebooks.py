@@ -52,7 +52,7 @@ def breaches(notebook):
     """The rules for a stored notebook that do not hold, as sentences."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
-        yield "not executed in order from a fresh kernel"
+        yield "not executed in order from a fresh kernel: python -m tools.execute"
     if notebook.metadata.kernelspec != KERNEL:
         yield f"the kernel is not {KERNEL}, and JupyterLab changes the notebook when it is opened"
     for cell in code:

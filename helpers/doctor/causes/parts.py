@@ -79,9 +79,8 @@ def grad_output_partly_ignored(ms):
 
 @cause(
     "contribution-lost",
-    "The gradient of {x} lacks contributions: where several elements of {y} depend "
-    "on one of {x}, "
-    "not all are added up.",
+    "The gradient of {x} lacks contributions: where several elements of {y} depend on "
+    "one of {x}, not all are added up.",
     look="repeated indices (assignment keeps one contribution, and so does an "
     "indexed +=), and "
     "the means, norms and sums of forward, through which elements act on one another",
@@ -99,8 +98,7 @@ def contribution_lost(ms):
 @cause(
     "other-mask",
     "The gradient of {x} is zero at {lost} elements where it should not be, and not "
-    "zero at "
-    "{extra} where it should be{among}.",
+    "zero at {extra} where it should be{among}.",
     look="the mask of backward: inverted, of other numbers, or of another random "
     "state?",
 )
@@ -141,10 +139,9 @@ def is_right_somewhere(m, right):
 
 @cause(
     "term-missing",
-    "The error of the gradient of {x} is the same all along {along}{times}, as when "
-    "a sum or a "
-    "mean is missing, goes over other dimensions than it should, or has a wrong "
-    "factor.",
+    "The error of the gradient of {x} is the same all along {along}{times}, as when a "
+    "sum or a mean is missing, goes over other dimensions than it should, or has a "
+    "wrong factor.",
     look="reductions in backward",
 )
 def term_missing(ms):
@@ -209,8 +206,7 @@ def rests(error, basis, shape, dims):
 @cause(
     "inner-derivative-forgotten",
     "The gradient of {x} is grad_output itself{summed}, as if the derivative of {y} "
-    "with respect "
-    "to {x} were not multiplied in.",
+    "with respect to {x} were not multiplied in.",
     look="the chain rule: grad_output times a derivative",
 )
 def inner_derivative_forgotten(ms):
@@ -221,8 +217,7 @@ def inner_derivative_forgotten(ms):
 @cause(
     "right-only-for-ones",
     "The gradient of {x} is right where grad_output is all ones, as it is after "
-    "`.sum()`, but not "
-    "in general.",
+    "`.sum()`, but not in general.",
     look="what mixes the elements of grad_output: a sum, a mean, an index or a "
     "transform",
 )

@@ -161,8 +161,7 @@ def size(ms, power):
 @cause(
     "mean-for-sum",
     "The gradient of {x} is 1/{n} of what it should be{negated}, and {n} is the size "
-    "of {what}: a "
-    "mean where a sum belongs?",
+    "of {what}: a mean where a sum belongs?",
     look="how the gradient of {x} is reduced",
 )
 def mean_for_sum(ms):
@@ -172,8 +171,7 @@ def mean_for_sum(ms):
 @cause(
     "sum-for-mean",
     "The gradient of {x} is {n} times too large{negated}, and {n} is the size of "
-    "{what}: a sum "
-    "where a mean belongs?",
+    "{what}: a sum where a mean belongs?",
     look="how the gradient of {x} is reduced",
 )
 def sum_for_mean(ms):

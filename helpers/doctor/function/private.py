@@ -220,6 +220,5 @@ def self_test():
     if seen != [Probe, Probe]:
         raise BlindError(
             f"the doctor does not see Functions on torch {torch.__version__}; it is "
-            f"known to work "
-            f"on torch 2.10 to 2.15"
+            "known to work on torch 2.10 to 2.15"
         )

@@ -202,8 +202,7 @@ class Comparison:
         """Are these gradients right?
 
         rows: one for each v, of shape (all elements), perhaps made one after the other,
-              until one
-        is wrong
+              until one is wrong
         """
         return self.fits_there(row[self.elements] for row in rows)
 

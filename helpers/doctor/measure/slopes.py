@@ -14,14 +14,12 @@ from ..words import listed
 KINK = note(
     "kink",
     "Forward has a kink or a jump in {x} at the given point, where differences prove "
-    "nothing; the "
-    "other elements were judged.",
+    "nothing; the other elements were judged.",
 )
 NOT_JUDGED = note(
     "not-judged",
-    "At some elements of {x}, differences of forward are lost in rounding, or there "
-    "is a kink "
-    "nearby; the other elements were judged.",
+    "At some elements of {x}, differences of forward are lost in rounding, or there is "
+    "a kink nearby; the other elements were judged.",
 )
 MANY = 16  # inputs
 WIDE, NARROW = (
@@ -241,10 +239,10 @@ def screen(
     output o.
 
     y0: f(values), if it is known. turns: the number of v and u, if that is not too much
-        work. The
-    second v gives every element of an output the same weight, however small it is.
+        work. The second v gives every element of an output the same weight, however
+        small it is.
     floor: what is rounding, by the size of the output. still: of an input, a mask of
-    the elements that do not move. Returns
+           the elements that do not move. Returns
     - {(i, o): verdict} for input i and output o: "right", "wrong", "unsure", or
       "unknown" of many inputs where another one is wrong;
     - the inputs in which there are elements that cannot be judged;

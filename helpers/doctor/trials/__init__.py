@@ -11,9 +11,16 @@ from .examination import Trial
 
 ANOTHER = "backward-not-deterministic", "state-between-calls"
 NOT_FINITE = "input-not-finite", "forward-not-finite", "backward-not-finite"
-COARSE = "too-coarse", "coarse-forward"
+NO_DIFFERENCES = "too-coarse", "coarse-forward"
 NOISY = *ANOTHER, "backward-not-finite", "too-coarse"
-UNJUDGED = *ANOTHER, *NOT_FINITE, "saved-modified", "raised", "symmetric-only", *COARSE
+UNJUDGED = (
+    *ANOTHER,
+    *NOT_FINITE,
+    "saved-modified",
+    "raised",
+    "symmetric-only",
+    *NO_DIFFERENCES,
+)
 NO_SECOND = (
     *NOT_FINITE,
     "error",
@@ -24,7 +31,7 @@ NO_SECOND = (
     "output-dtype",
     "singular",
     "symmetric-only",
-    *COARSE,
+    *NO_DIFFERENCES,
 )
 TRIALS = [  # in the order in which they are made
     Trial(forward.there_are_inputs),

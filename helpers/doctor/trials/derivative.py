@@ -49,7 +49,7 @@ SMALL = 5000  # elements
 SEEDS, DIRECTIONS = 100, 4  # over which an estimator is averaged
 STAYS = 0.1  # of the square of its error, at most, in the mean; noise leaves 1 / SEEDS
 # Where not all elements are known.
-COARSE = "gradient-wrong", "derivative-wrong", "partly-right"
+NAMELESS = "gradient-wrong", "derivative-wrong", "partly-right"
 SHARP = (  # which say what to write
     *("conjugate", "gradient-none", "grad-output-ignored", "negated", "not-linear"),
     *("reversed", "right-here-only", "straight-through", "transposed"),
@@ -199,7 +199,7 @@ def is_estimator(exam, wrong, found):
     if not exam.draws:
         return False
     codes = {io: one.text.code for io, one in found.items()}
-    noisy = "few-digits", *COARSE
+    noisy = "few-digits", *NAMELESS
     # Where another gradient is that of this draw, so should be one that is not zero.
     accused = {i for i, _o in wrong}
     exact = [g for i, g in enumerate(exam.first.grads) if i not in accused]
@@ -268,13 +268,13 @@ def diagnosis(exam, ms):
     size = sum(t.numel() for t in (*m.point.values, *m.point.outputs))
     if not sharp and (m.sparse or size > SMALL):
         corner = in_a_corner(ms)
-    if corner and m.sparse and text.code in COARSE:
+    if corner and m.sparse and text.code in NAMELESS:
         there, its_gaps = named(corner)
-        if there.code not in COARSE:
+        if there.code not in NAMELESS:
             m, text, gaps = corner[0], there, its_gaps
             shape = tuple(m.shape)
             further = [_("Seen in a corner of shape {shape}.").format(shape=shape)]
-    drawn = DRAWN if text.code in COARSE and exam.draws else ""
+    drawn = DRAWN if text.code in NAMELESS and exam.draws else ""
     gaps = {"meant": MEANT if m.is_identity else drawn, **gaps}
     if exam.line and text.code != "straight-through":
         sharp &= text.code != "gradient-none" or not exam.has_own_nodes

@@ -76,8 +76,8 @@ class Examination:
     """One function with its inputs, what is known of it so far, and the findings.
 
     faithful, lines: as in `examine`; of_a_program: made by rounds, so that there are
-        calls that the
-    program would not make; as_given: in the dtype of its inputs, not in float64.
+    calls that the program would not make; as_given: in the dtype of its inputs, not in
+    float64.
     """
 
     def __init__(

@@ -109,12 +109,11 @@ COARSE_INSIDE = note(
     "coarse-inside",
     "Forward computes in {dtype} inside, so that only errors of some percent show.",
 )
-COARSE = N_("numbers are too coarse for differences")
+WHY_COARSE = N_("numbers are too coarse for differences")
 TOO_COARSE = note(
     "too-coarse",
-    "Numbers of {dtype} are too coarse for differences of forward, so the gradient "
-    "was not "
-    "compared with them.",
+    "Numbers of {dtype} are too coarse for differences of forward, so the gradient was "
+    "not compared with them.",
 )
 
 
@@ -129,7 +128,7 @@ def precision_inside(exam):
         yield COARSE_INSIDE(dtype=brief(dtype_of(coarse)))
     if subject.eps > 1e-3:
         for x in subject.inputs:
-            exam.not_judged(x, _(COARSE))
+            exam.not_judged(x, _(WHY_COARSE))
         yield TOO_COARSE(dtype=brief(dtype_of(subject.eps)))
 
 
@@ -212,21 +211,18 @@ def inputs_are_untouched(exam):
 TENSOR_ON_CTX = warning(
     "tensor-on-ctx",
     "`{path}` holds {what} outside `save_for_backward`, so autograd does not notice "
-    "when it "
-    "changes in place{also}.",
+    "when it changes in place{also}.",
     look="ctx.save_for_backward{or_else}",
 )
 REFERENCE_CYCLE = error(
     "reference-cycle",
     "`{path}` holds an output: output and ctx refer to each other, so their memory "
-    "waits for "
-    "Python's garbage collector.",
+    "waits for Python's garbage collector.",
     look="ctx.save_for_backward",
 )
 FOR_GOOD = N_(
-    ", and where backward uses it, a second derivative, if there is one, takes it "
-    "for a "
-    "constant"
+    ", and where backward uses it, a second derivative, if there is one, takes it for "
+    "a constant"
 )
 BOTH = N_(
     " for the one; to recompute it in backward, or to return it from forward, for both"

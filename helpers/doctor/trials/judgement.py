@@ -15,15 +15,13 @@ from .forward import NOT_EXAMINED
 
 SYMMETRIC_ONLY = note(
     "symmetric-only",
-    "The gradient of {x}, which is symmetric, is right for symmetric changes, not "
-    "for others, as "
-    "where forward reads one triangle.",
+    "The gradient of {x}, which is symmetric, is right for symmetric changes, not for "
+    "others, as where forward reads one triangle.",
 )
 COARSE_FORWARD = note(
     "coarse-forward",
     "Forward is exact to about {size} only, so that the gradient of {x} was compared "
-    "with "
-    "differences over wide steps.",
+    "with differences over wide steps.",
 )
 EXACT = 5e-4  # of the output, at least; what moves in larger steps does so on purpose
 LONG = N_("element by element, that would take long")
@@ -141,9 +139,8 @@ def exact_to(point, m):
     than that.
 
     A forward that iterates until it is exact to 1e-4, say, stops a step earlier or
-    later where its
-    input moves: narrow differences show how the last step moves, or nothing. Otherwise
-                 0.
+    later where its input moves: narrow differences show how the last step moves, or
+    nothing. Otherwise 0.
     """
     vs, size = torch.stack([as_vector(v) for v in m.vs]), 0.0
     for _turn in range(3):

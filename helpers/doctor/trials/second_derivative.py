@@ -27,20 +27,16 @@ REFUSED = (
 WRONG = error(
     "double-backward-wrong",
     "The gradient of {which} is right here, but its own derivative with respect to "
-    "{by} is "
-    "silently wrong.",
+    "{by} is silently wrong.",
 )
 IN_BACKWARD = N_(
-    "what backward takes for a constant: an intermediate that is kept on ctx, or "
-    "saved and not "
-    "returned; .data, .detach(), no_grad, NumPy; a Function that it applies, and "
-    "whose own "
-    "backward is wrong"
+    "what backward takes for a constant: an intermediate that is kept on ctx, or saved "
+    "and not returned; .data, .detach(), no_grad, NumPy; a Function that it applies, "
+    "and whose own backward is wrong"
 )
 SAVED = N_(
     "{these}: what is saved and not returned is a constant to autograd; recompute it "
-    "in backward, "
-    "or return it from forward"
+    "in backward, or return it from forward"
 )
 MISSING = warning(
     "double-backward-missing",
@@ -52,17 +48,15 @@ MISSING = warning(
 RAISES = N_("backward raises when it is differentiated")
 LEAVES = N_(
     "backward leaves autograd, so that what is differentiated through the gradient "
-    "silently "
-    "loses it"
+    "silently loses it"
 )
-COARSE = 1e-5  # an eps with which differences of a gradient show only much
+ROUGH_EPS = 1e-5  # an eps with which differences of a gradient show only much
 SECOND_UNSURE = N_("its derivative cannot be compared with differences")
 OPENLY_REFUSED = note(
     "double-backward-refused",
-    "Backward refuses to be differentiated. What once_differentiable refuses can "
-    "still be silently "
-    "wrong: where grad_output has no history, and where grad takes another path to "
-    "the inputs.",
+    "Backward refuses to be differentiated. What once_differentiable refuses can still "
+    "be silently wrong: where grad_output has no history, and where grad takes another "
+    "path to the inputs.",
 )
 
 
@@ -159,7 +153,7 @@ def second_derivative(exam):
             floor=1e-9,
         )
         verdicts = judge()[0]
-        if eps > COARSE:
+        if eps > ROUGH_EPS:
             verdicts |= of.constant_though_they_move()
         count_second(exam, verdicts, of.which)
     except CallError as raised:

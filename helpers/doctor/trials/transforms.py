@@ -159,11 +159,9 @@ BY_HAND = N_(
     "the rule: in_dims says where each argument has its batch, or None if it has none"
 )
 GENERATED = N_(
-    "forward, setup_context and backward, which generate_vmap_rule runs on batches: "
-    "no .item(), no "
-    "NumPy, no branches on values, nothing in place on what has no batch, and the "
-    "same tensors for "
-    "save_for_forward as for save_for_backward"
+    "forward, setup_context and backward, which generate_vmap_rule runs on batches: no "
+    ".item(), no NumPy, no branches on values, nothing in place on what has no batch, "
+    "and the same tensors for save_for_forward as for save_for_backward"
 )
 
 

@@ -11,11 +11,9 @@ what:
 - an element of an array that the kernel accumulates in, which two threads touch, one of
   them writing, unless both use `atomicAdd` or a `__syncthreads` lies between;
 - shared memory that is read before it was written, or that two threads of a block
-touch, one of
-  them writing, with no `__syncthreads` between;
+  touch, one of them writing, with no `__syncthreads` between;
 - a `__syncthreads` that only some threads of a block reach, while others wait at
-another one or
-  have returned.
+  another one or have returned.
 
 Results and shared memory hold nan before the run. Kernels may use templates,
 structures, half precision, blocks of any shape, and `__shared__` arrays of a fixed size
@@ -190,29 +188,25 @@ def run(
     """Run a kernel on the CPU, and check each of its accesses to memory.
 
     source: CUDA C++. kernel: the name of a `__global__` function in it, with template
-            arguments
-        if it has some: "twice", "involution2d_forward<float, int>".
+            arguments if it has some: "twice", "involution2d_forward<float, int>".
     grid, block: an int, or a tuple of up to three, as in a launch on a device.
     arguments: a dict in the order of the kernel's parameters. A pointer takes a
-    contiguous CPU
-        tensor. A pointer that is not `const` is a result: it starts as nan, must be written
-        exactly once, everywhere, and reaches the tensor if all went well; see `accumulates`.
-        An integer or a float takes a number, a structure of integers a sequence of them.
+               contiguous CPU tensor. A pointer that is not `const` is a result: it
+               starts as nan, must be written exactly once, everywhere, and reaches the
+               tensor if all went well; see `accumulates`. An integer or a float takes a
+               number, a structure of integers a sequence of them.
     watch: (block, thread), each an index of up to three numbers. `run` then returns
-    what this
-        thread did, a list of ("read", "write" or "add", name of the array, index), with a
-        range of indices where one load or store moves several; in shared memory the name is
-        "__shared__", and the index counts bytes.
+           what this thread did, a list of ("read", "write" or "add", name of the array,
+           index), with a range of indices where one load or store moves several; in
+           shared memory the name is "__shared__", and the index counts bytes.
     blocks: a range of blocks, to run these alone (results then keep what they held,
             elsewhere).
     seconds: of processor time, after which a kernel counts as endless.
     order: of the threads of a block between two `__syncthreads`. "up" and "down" let
-    pass what
-        depends on it, as a device does; "any" names it. A number, from 1 on, is the seed of a
-        random order of blocks and threads, and names it, too.
+           pass what depends on it, as a device does; "any" names it. A number, from 1
+           on, is the seed of a random order of blocks and threads, and names it, too.
     accumulates: the names of arrays that start with what their tensor holds, and whose
-    elements
-        are changed as often as the kernel likes.
+                elements are changed as often as the kernel likes.
 
     Raises KernelError for a kernel that does not compile or breaks a rule,
     CompilerNotFoundError where there is no C++ compiler, TypeError or ValueError for

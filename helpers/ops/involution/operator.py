@@ -89,8 +89,8 @@ class _Operator(torch.autograd.function._SingleLevelFunction):
     raises under `torch.func.grad`, and forward mode silently gets zeros. So this leans
     on what is
     private: `_SingleLevelFunction`, its guard and `_AutoDispatchBelowAutograd`. The
-    dispatcher comes here once for each level of torch.func; `Function` would start with
-    the outermost again.
+             dispatcher comes here once for each level of torch.func; `Function` would
+             start with the outermost again.
     """
 
     # As of any Function without.
