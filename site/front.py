@@ -186,7 +186,7 @@ def _rows(builder, document):
         if link:
             target = link.get("refuri") or f"#{link['refid']}"
             own = f"{document}.html" if target.startswith("#") else f"{folder}/"
-            yield row[0].astext(), own + target, link.astext(), row.astext()
+            yield row[0].astext(), own + target, link.astext(), row.astext().replace("<wbr>", "")
 
 
 def context(builder, folder, readme, chapters):

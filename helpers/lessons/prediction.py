@@ -29,6 +29,7 @@ def predicted(prediction, outcome, within=0.0, tempting=None):
         for guess, why in TEMPTING.get(tempting, {}).items():
             if _is(prediction, guess, within):
                 print(_(why))
+                break
 
 
 def _is(prediction, outcome, within):

@@ -12,18 +12,20 @@ const same = (guess, outcome, within) => {
   return given.length === right.length && given.every((part, n) => alike(part, right[n], within));
 };
 
-const foldAfter = form => { // the fold of the output that the prediction is about
-  for (const fold of document.querySelectorAll("details.hide.below-input"))
-    if (form.compareDocumentPosition(fold) & Node.DOCUMENT_POSITION_FOLLOWING) return fold;
+const foldAfter = form => { // the fold of the output that the prediction is about, if it has one
+  const all = [...document.querySelectorAll("details.hide.below-input, form.predict")];
+  const next = all[all.indexOf(form) + 1]; // in the order of the page
+  return next?.matches("details") ? next : null;
 };
 
 const judge = (form, guess) => {
   const { outcome, within, right, wrong, why } = JSON.parse(form.dataset.answer);
   const correct = same(guess, outcome, within);
   const said = (correct ? right : wrong).replace("{outcome}", outcome).replace("{prediction}", guess);
-  const tempting = correct ? [] : Object.entries(why).filter(([wrong]) => same(guess, wrong, within));
+  const tempting = correct ? [] : Object.entries(why).filter(([wrong]) => same(guess, wrong, within)).slice(0, 1);
   form.querySelector("output").textContent = [said, ...tempting.map(([, why]) => why)].join(" ");
-  foldAfter(form).open = true;
+  const fold = foldAfter(form);
+  if (fold) fold.open = true;
 };
 
 const setUpPredictions = () => document.querySelectorAll("form.predict").forEach((form, number) => {
