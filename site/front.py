@@ -57,7 +57,7 @@ WORDS = {
         "start": "Start with chapter 00",
         "look_up": "What do you want to do, or which error do you have?",
         "example": "retain_graph, a gradient penalty, expected m1 and m2 …",
-        "none": "No row has these words.",
+        "nothing": "No row has these words.",
         "all_rows": "All tasks, messages and symptoms: chapter 19",
         "needs": "needs",
         "minutes": "minutes",
@@ -91,7 +91,7 @@ WORDS = {
         "start": "从第 00 章开始",
         "look_up": "你想做什么？或者遇到了什么报错？",
         "example": "retain_graph、梯度惩罚、expected m1 and m2 ……",
-        "none": "没有哪一行含有这些词。",
+        "nothing": "没有哪一行含有这些词。",
         "all_rows": "全部任务、报错和症状：第 19 章",
         "needs": "先读",
         "minutes": "分钟",
@@ -186,7 +186,12 @@ def _rows(builder, document):
         if link:
             target = link.get("refuri") or f"#{link['refid']}"
             own = f"{document}.html" if target.startswith("#") else f"{folder}/"
-            yield row[0].astext(), own + target, link.astext(), row.astext().replace("<wbr>", "")
+            yield (
+                row[0].astext(),
+                own + target,
+                link.astext(),
+                row.astext().replace("<wbr>", ""),
+            )
 
 
 def context(builder, folder, readme, chapters):

@@ -40,8 +40,19 @@ def text_of(part):
     if isinstance(part, nodes.tbody) and is_index(part):
         return ""
     if isinstance(part, nodes.TextElement):
-        return f"<p>{escape(part.astext())}</p>"
+        return f"<p>{escape(words_of(part))}</p>"
     return "".join(map(text_of, part.children))
+
+
+def words_of(part):
+    """The words of a paragraph; dots stand for a formula."""
+    if isinstance(part, nodes.math):
+        return "…"
+    if isinstance(part, nodes.raw):
+        return ""
+    if isinstance(part, nodes.Text):
+        return part.astext()
+    return "".join(map(words_of, part.children))
 
 
 def is_index(body):
@@ -75,7 +86,7 @@ def sections(doctree):
         heading = section.next_node(nodes.title).astext()
         yield section["ids"][0], heading, "".join(map(text_of, parts))
     for row in rows(doctree):
-        yield row["ids"][0], row[0].astext(), "".join(map(text_of, row[1:]))
+        yield row["ids"][0], row[0].astext(), "".join(map(text_of, row[-2:]))
 
 
 async def _write(records, folder):

@@ -1,7 +1,7 @@
 // A page: predictions, what opens with an outcome, figures that grow, the drawer, the switch.
 
 // "w1 and W2", [3, 4] and (3,4): what counts is what stands between the marks.
-const parts = text => text.replace(/["'()[\]]/g, "").split(",").map(part => part.trim().toLowerCase());
+const parts = text => text.replace(/["'()（）[\]]/g, "").split(/[,，、]/).map(part => part.trim().toLowerCase());
 const alike = (one, other, within) => {
   const [given, right] = [one, other].map(Number);
   if (one === "" || Number.isNaN(given) || Number.isNaN(right)) return one === other;
