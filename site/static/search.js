@@ -44,9 +44,9 @@ const section = ({ url, meta, content }, words) => {
   const isWhole = word => headings.has(word) || /\p{Script=Han}/u.test(word);
   const inHeading = words.map(word =>
     !title.toLowerCase().includes(stem(word)) ? 0 : isWhole(word) ? 1 : 0.5);
-  const share = words.join("").length / title.length; // a heading of these words alone comes first
-  const heading = inHeading.reduce((sum, one) => sum + one, 0) + 0.4 * Math.min(share, 1);
-  if (!places.length && heading < 0.5) return null;
+  const alone = [...headings].join() === words.join(); // a heading of these words comes first
+  const heading = inHeading.reduce((sum, one) => sum + one, 0) + alone;
+  if (!places.length && !heading) return null;
   const at = places.length ? Math.min(...places) : 0;
   const sentence = Math.max(...[". ", "? ", "。", "？", "："].map(end => {
     const last = text.lastIndexOf(end, at - 1);
