@@ -82,7 +82,7 @@ class Blocks:
         first, results = tensors[0], []
         wide = torch.promote_types(first.dtype, torch.float32)
         L, S = (tensors[self.takes.index(kind)].shape[-2] for kind in (QUERIES, KEYS))
-        for start in range(0, L, self.chunk_size):
+        for start in range(0, max(L, 1), self.chunk_size):
             rows, keys = slice(start, min(start + self.chunk_size, L)), slice(0, S)
             hidden = None
             if self.is_causal:  # what no query of the block sees is not computed
@@ -377,7 +377,7 @@ def attention(
         raise ValueError(
             f"query, key and value must broadcast before dimension -2, got {shapes()}"
         ) from None
-    if attn_mask is not None and not _broadcasts(attn_mask.shape, (*batch, L, S)):
+    if attn_mask is not None and not fits(attn_mask.shape, (*batch, L, S)):
         raise ValueError(
             f"attn_mask must broadcast to the scores, {(*batch, L, S)}, "
             f"got {tuple(attn_mask.shape)}"
@@ -399,27 +399,25 @@ def attention(
     query, key, value = (
         t.expand(*batch, *t.shape[-2:]).contiguous() for t in (query, key, value)
     )
-    function = partial(attend, scale)
-    if torch.compiler.is_compiling() or not (L and S):
-        hidden = later(slice(0, L), slice(0, S), query.device) if is_causal else None
-        wide = torch.promote_types(query.dtype, torch.float32)
-        tensors = (
-            t if t is None else widened(t, wide) for t in (query, key, value, attn_mask)
-        )
-        with without_autocast(query.device):
-            (output,) = function(hidden, *tensors)
-        return output.to(query.dtype)
+    plain = torch.compiler.is_compiling() or not (L and S)
     blocks = Blocks(
-        function,
+        partial(attend, scale),
         (QUERIES, KEYS, KEYS, SCORES),
         (QUERIES,),
-        chunk_size,
+        max(L, 1) if plain else chunk_size,
         is_causal,
         partial(pull_back, scale),
         partial(push_forward, scale),
     )
-    (output,) = ByBlocks.apply(blocks, query, key, value, attn_mask)
+    run = blocks if plain else partial(ByBlocks.apply, blocks)
+    (output,) = run(query, key, value, attn_mask)
     return output
+
+
+def fits(shape, larger):
+    """Does the shape broadcast to the larger one?"""
+    pairs = zip(shape[::-1], larger[::-1], strict=False)
+    return len(shape) <= len(larger) and all(a in (1, b) for a, b in pairs)
 
 
 def _check_tensor(name, tensor, query):
@@ -443,8 +441,3 @@ def _check_tensor(name, tensor, query):
         raise ValueError(
             f"{name} must have two dimensions or more, got {tuple(tensor.shape)}"
         )
-
-
-def _broadcasts(small, large):
-    pairs = zip(small[::-1], large[::-1], strict=False)
-    return len(small) <= len(large) and all(size in (1, whole) for size, whole in pairs)
