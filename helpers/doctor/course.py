@@ -7,7 +7,7 @@ HERE = (CHAPTERS / "11_when_gradients_lie.ipynb").exists()
 SECTIONS = {  # the number of a chapter and a heading in it: codes
     "02 Work that is not needed: "
     "ctx.needs_input_grad": "needs-input-grad-ignored needs-input-grad-wrong",
-    "02 Leave the sum out: what the engine does then": "engine-sums",
+    "02 Leave out the sum": "engine-sums",
     "02 An output without a derivative: "
     "mark_non_differentiable": "marked-non-differentiable",
     "02 Deeper: an input that is changed in place, mark_dirty (4 "

@@ -109,7 +109,7 @@ MESSAGES = {
         Message("returned an invalid gradient at index",
                 "the shape is not that of the input: a transpose or a sum over the "
                 "batch is missing, or two gradients are in the wrong order",
-                "02 Leave the sum out: what the engine does then",
+                "02 Leave out the sum",
                 short=True),
         Message("is invalid for input of size",
                 "`view` with numbers that do not fit the gradient: take the shape of "
@@ -502,7 +502,7 @@ MESSAGES = {
         Message("c10d::allreduce_",
                 "`dist.all_reduce` has no derivative, and the gradient is wrong: take "
                 "a collective that has one",
-                "14 Surprise: a sum that autograd does not see"),
+                "14 Surprise: all_reduce under autograd"),
         Message("an autograd kernel was not registered to the Autograd key(s)",
                 "the same of an operator in C++: a warning, and no gradient or a "
                 "wrong one",

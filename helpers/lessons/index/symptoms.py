@@ -83,5 +83,5 @@ SYMPTOMS = [
             "05 Surprise: a second derivative that is silently wrong"),
     Symptom("wrong for a slice or a transposed tensor",
             "a kernel that knows no strides",
-            "08 Surprise: a pointer knows no strides"),
+            "08 Surprise: the columns of a photograph"),
 ]  # fmt: skip

@@ -90,7 +90,7 @@ TASKS = {  # by what they are about
              "11 Deeper: hooks of modules, parameters and nodes; gradient edges (14 "
              "minutes)", "the peak, and the same step"),
         Task("sum a gradient to the shape of a broadcast input (`sum_to_size`)",
-             CELLS, "02 Leave the sum out: what the engine does then",
+             CELLS, "02 Leave out the sum",
              "a square input, where a wrong sum fits, too"),
         Task("reverse or scale a gradient", "helpers/ops/gradient_reversal.py",
              "10 Deeper: plain operations that survive every transform (3 minutes)",
