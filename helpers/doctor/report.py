@@ -5,6 +5,7 @@ import html
 import json
 import re
 import textwrap
+import warnings
 from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
@@ -303,10 +304,14 @@ class Report:
         return json.dumps({"version": SCHEMA, **self.as_dict(jacobians)})
 
     def raise_if_wrong(self):
-        """Raise WrongGradientError if there is an error; otherwise return the
-        report."""
+        """Raise WrongGradientError if there is an error; otherwise return the report.
+
+        Warns if no gradient was judged, which a test would take for a pass.
+        """
         if not self.ok:
             raise WrongGradientError(str(self))
+        if not any(one.points or one.meant for one in self.judged):
+            warnings.warn(_("No gradient was judged.") + f"\n{self}", stacklevel=2)
         return self
 
 

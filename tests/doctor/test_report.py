@@ -189,5 +189,13 @@ def test_what_is_wrong_can_be_raised():
     assert good.ok and good.raise_if_wrong() is good and "nothing found" in str(good)
     with pytest.raises(WrongGradientError, match="multiplied by 0.5"):
         bad.raise_if_wrong()
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+def test_a_test_in_which_nothing_was_judged_warns(dtype):
+    x = torch.full((3,), 0.01, dtype=dtype, requires_grad=True)
+    nothing = examine(lambda x: x.to(dtype) * 2, x)
+    with pytest.warns(UserWarning, match="No gradient was judged"):
+        nothing.raise_if_wrong()
     with pytest.raises(TypeError, match="fn must be callable, got int"):
         examine(3, ones(2))

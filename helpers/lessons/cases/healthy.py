@@ -129,6 +129,12 @@ for name, fn, inputs, note in (
         vector,
         "too-coarse",
     ),
+    (
+        "float16 inside: judged at no point, either",
+        lambda x: (x.half() ** 2).double(),
+        vector,
+        "too-coarse",
+    ),
 ):
     healthy(inputs, note, name=name)(fn)
 
