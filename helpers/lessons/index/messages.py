@@ -181,7 +181,8 @@ MESSAGES = {
                 "11 A wrong gradient: what gradcheck says, what the doctor says"),
         Message("is not a double precision floating point",
                 "`gradcheck` in float32 rejects right gradients: pass float64; for a "
-                "kernel that takes only float32, `examine` of the doctor",
+                "kernel that takes only float32, `examine` of the doctor; for one in "
+                "16 bits, a float64 reference",
                 "04 1. Single precision: float32"),
         Message("Backward is not reentrant",
                 "two backward passes of one graph differ: a random draw, or state; "
@@ -216,6 +217,10 @@ MESSAGES = {
                 "the math backend",
                 "20 Twice: what PyTorch refuses",
                 "of PyTorch's own attention"),
+        Message("No viable backend for scaled_dot_product_attention",
+                "or `No available kernel`: the backend that `sdpa_kernel` forces "
+                "refuses these inputs; the warnings above say why",
+                "20 Twice: what PyTorch refuses"),
         Message("Trying to use forward AD with",
                 "PyTorch has no forward mode for this operation: take `jacrev` or "
                 "`vjp`; for attention, the course has it",
@@ -265,7 +270,7 @@ MESSAGES = {
                 "cast one",
                 "19 A layer in bfloat16, or only what its backward keeps"),
         Message("not implemented for 'BFloat16'",
-                "this kernel has no 16 bits: compute in float32, and cast back",
+                "or `'Float8_e4m3fn'`: this kernel has no such dtype: compute in float32, and cast back",
                 "17 Save for backward in bfloat16"),
         Message("with arguments from the",
                 "`Could not run …`: no kernel for this device or layout: "
@@ -275,6 +280,10 @@ MESSAGES = {
                 "a tensor that `forward` made, a buffer not registered, or a default "
                 "device",
                 "06 Buffers: moved and saved, but not trained"),
+        Message("Multiplication of two Float8_e5m2",
+                "`torch._scaled_mm`: one factor in e4m3, the second stored by "
+                "columns, `w.t()`, and scales in float32",
+                "17 8 bits: float8 with a scale for each tensor"),
         Message("No inf checks were recorded for this optimizer",
                 "`GradScaler.step` without a gradient: nothing was scaled, or no "
                 "parameter has one",
@@ -362,6 +371,21 @@ MESSAGES = {
                 "hook is lost: `y = y + 1` for `y += 1`",
                 "14 Deeper: FSDP2, and which parameters are whole when (10 minutes)",
                 "without a second derivative"),
+        Message("but its data is not allocated yet",
+                "an FSDP2 module returns its tensors inside an object: return "
+                "tensors, tuples, dicts or dataclasses",
+                "14 Deeper: FSDP2, and which parameters are whole when (10 minutes)"),
+        Message("appears to not have been used in the graph",
+                "FSDP2's graph leads to the gathered parameters: `.backward()` in "
+                "place of `torch.autograd.grad`",
+                "14 Deeper: FSDP2, and which parameters are whole when (10 minutes)",
+                "under FSDP2"),
+        Message("does not have a sharding strategy registered",
+                "a DTensor met an operator of your own: `register_sharding`",
+                "19 A sharding rule in three lines: register_sharding"),
+        Message("fork-based multiprocessing",
+                "a process was forked after a backward pass: start it by \"spawn\"",
+                "19 A Function in nn.Sequential, pickled and spawned"),
         Message("got mixed torch.Tensor and DTensor",
                 "a plain tensor beside a cut one: a buffer, or `forward` called "
                 "without its wrapper",
@@ -404,6 +428,14 @@ MESSAGES = {
                 "a function in C that the compiler does not know: an operator, or "
                 "`torch.compiler.disable`",
                 "09 A name and a promise: custom_op"),
+        Message("speculate_subgraph: while introspecting",
+                "`autograd.Function`: the rest of the message names what breaks the "
+                "graph inside the Function",
+                "09 Breaks that you can remove: a print, an if"),
+        Message("accessing tensor output of CUDAGraphs that has been overwritten",
+                "the next call reuses the memory: `.clone()` the output outside, or "
+                "`torch.compiler.cudagraph_mark_step_begin()`",
+                "15 Deeper: CUDA graphs, and what a capture forbids (4 minutes)"),
         Message("PendingUnbackedSymbolNotFound",
                 "`.item()` inside a Function's `forward`: save the 0-dim tensor "
                 "instead",
@@ -417,7 +449,7 @@ MESSAGES = {
                 "09 A name and a promise: custom_op"),
         Message("Hard failure due to fullgraph=True",
                 "`FailOnRecompileLimitHit`, or the warning `hit "
-                "config.recompile_limit`: an argument is new at each call: "
+                "config.recompile_limit`, once `cache_size_limit`: an argument is new at each call: "
                 "`dynamic=True`, or pass a tensor; `TORCH_LOGS=recompiles` names it",
                 "09 One graph for many shapes: dynamic=True"),
         Message("we encountered a tensor subclass where we guessed",
@@ -439,16 +471,16 @@ MESSAGES = {
                 "`forward`",
                 "19 Copy and pickle a module that calls an operator"),
         Message("_OpNamespace",
-                "no such operator in this process: import the module that defines "
-                "it, or load its library",
+                "no such operator in this process: import the module that defines it, "
+                "or load its library; keep a `Library` in a global name",
                 "19 Export a model that holds an operator, also with AOTInductor"),
         Message("Only a single TORCH_LIBRARY can be used to register the namespace",
                 "two libraries define one namespace: take a name of your own; after "
                 "an edit, restart Python",
                 "08 The schema, the key and the build"),
         Message("Error building extension",
-                "`load` or `load_inline`: the compiler's first error stands further "
-                "down, after `FAILED:`",
+                "`ninja: build stopped`, `returned non-zero exit status`: the "
+                "compiler's first error stands after `FAILED:`",
                 "08 The schema, the key and the build"),
         Message("No module named 'torch'",
                 "pip builds in an empty environment: `pip install "
@@ -472,7 +504,8 @@ MESSAGES = {
                 "18 Deeper: a file with a tensor of your own: weights_only and "
                 "safe_globals (2 minutes)"),
         Message("cannot be accessed from Triton",
-                "a Triton kernel got a tensor on the CPU; without a GPU, "
+                "the tensor is on another GPU than the current one: `with "
+                "torch.cuda.device_of(x):`; or on the CPU: without a GPU, "
                 "`TRITON_INTERPRET=1` before the import",
                 "15 Deeper: a Triton kernel with a gradient: triton_op and "
                 "register_autograd (2 minutes)"),
@@ -481,8 +514,8 @@ MESSAGES = {
                 "09 A name and a promise: custom_op",
                 short=True),
         Message("does not support running with fake tensors",
-                "an operator in C++ or of `Library` without a fake kernel: "
-                "`torch.library.register_fake`",
+                "or `attempted to run this operator with Meta tensors`: no fake "
+                "kernel: `torch.library.register_fake`",
                 "09 A name and a promise: custom_op"),
         Message("when making fake tensor call",
                 "the fake kernel fails, or takes other arguments than the operator: "
@@ -511,9 +544,13 @@ MESSAGES = {
                 "`opcheck`: the kernel changes an argument that the schema calls "
                 "constant",
                 "09 What is promised must hold: opcheck"),
+        Message("does not have an autograd kernel defined at an autograd key",
+                "`opcheck`: a Function was registered for \"CPU\" or \"CUDA\": "
+                "`register_autograd`",
+                "09 What is promised must hold: opcheck"),
         Message("most often comes from a incorrect fake",
-                "the fake kernel promises other strides or sizes than the kernel "
-                "returns: `opcheck`",
+                "`expected size … stride`: the fake kernel promises others than the "
+                "kernel returns: `opcheck`",
                 "09 What is promised must hold: opcheck"),
         Message("found mismatched tensor metadata",
                 "`opcheck`: the fake kernel promises another shape, stride or dtype",
@@ -523,18 +560,23 @@ MESSAGES = {
                 "new tensor",
                 "16 Deeper: an operator that writes into its argument, Tensor(a!) (4 "
                 "minutes)"),
+        Message("Couldn't export Python operator",
+                "`torch.onnx.export` of a Function with `dynamo=False`: leave that "
+                "out",
+                "19 Export to ONNX"),
         Message("Could not find schema for",
                 "a package of AOTInductor calls an operator that is not in it: "
                 "import its module, or define its schema in C++",
                 "16 Deeper: AOTInductor, running a model without Python (10 minutes)"),
         Message("must not also be an input to this custom operator",
-                "the kernel returns an argument, a view of one, or one tensor twice: "
-                "`.clone()`; what `mutates_args` names is not returned",
+                "or `may not alias`: the kernel returns an argument, a view of one, or "
+                "one tensor twice: `.clone()`; what `mutates_args` names is not returned",
                 "09 Deeper: a kernel that returns its input: custom_op, or define "
                 "and impl (2 minutes)"),
         Message("undefined symbol",
                 "the library was built for another torch, or another C++ ABI; "
-                "`THPVariableClass`: not linked with `torch_python`; build it anew "
+                "`THPVariableClass`, `type_caster`: not linked with `torch_python`; "
+                "build it anew "
                 "with `pip install --no-build-isolation --no-cache-dir "
                 "--force-reinstall --no-deps .`",
                 "16 Deeper: undefined symbol, a library that was built for another "

@@ -20,6 +20,10 @@ SYMPTOMS = [
     Symptom("wrong only on the second GPU",
             "the kernel runs on another device or stream: `torch.cuda.device_of(x)`, "
             "the current stream", "16 The C++ and CUDA files"),
+    Symptom("right with `CUDA_LAUNCH_BLOCKING=1`, garbage without",
+            "a kernel on the default stream, or a temporary that is freed too early: "
+            "the current stream, `record_stream`",
+            "16 The C++ and CUDA files"),
     Symptom("`backward` of a Function is not called",
             "`forward` was called instead of `apply`, or the tensor came inside a "
             "list",
@@ -81,6 +85,14 @@ SYMPTOMS = [
     Symptom("a second derivative is wrong or zero",
             "an intermediate that was taken for a constant",
             "05 Surprise: a second derivative that is silently wrong"),
+    Symptom("weights at the end of a quantised range stop learning",
+            "`clamp` has slope 0 at its bounds since PyTorch 2.14: clamp first, then "
+            "round",
+            "13 Straight-through: a gradient for round and sign"),
+    Symptom("right with one loss, wrong if the output is summed first",
+            "the gradient of a sum is not contiguous: stride 0",
+            "07 Deeper: AssertionError in backward: the gradient of a sum is not "
+            "contiguous (3 minutes)"),
     Symptom("wrong for a slice or a transposed tensor",
             "a kernel that knows no strides",
             "08 Surprise: the columns of a photograph"),

@@ -41,7 +41,8 @@ TASKS = {  # by what they are about
         Task("return a view from `forward` (a slice, `view_as`)", CELLS,
              "02 Deeper: a view returned from forward (5 minutes)",
              "change the result in place"),
-        Task("skip work for a gradient that nobody needs (`needs_input_grad`)",
+        Task("skip work for a gradient that nobody needs (`needs_input_grad`, also "
+             "in `register_autograd`)",
              "helpers/ops/linear.py",
              "02 Work that is not needed: ctx.needs_input_grad",
              "count the operations"),
@@ -323,9 +324,8 @@ TASKS = {  # by what they are about
              "penalty of my own", CELLS,
              "14 Deeper: FSDP2, and which parameters are whole when (10 minutes)",
              "one process with all the data", True),
-        Task("tell DTensor how an operator may be cut (a sharding rule)",
-             "helpers/ops/involution/dtensor.py",
-             "14 Deeper: an operator that knows how its DTensors are cut (3 minutes)",
+        Task("tell DTensor how an operator may be cut (`register_sharding`)", CELLS,
+             "19 A sharding rule in three lines: register_sharding",
              "`CommDebugMode`"),
         Task("call a method other than `forward` under FSDP2 "
              "(`register_fsdp_forward_method`)", CELLS,
@@ -369,9 +369,23 @@ TASKS = {  # by what they are about
         Task("keep in bf16 what backward needs", CELLS,
              "17 Save for backward in bfloat16",
              "the error, and the second derivative", True),
-        Task("train in float16 or float8 (loss scale, `GradScaler`)", CELLS,
+        Task("train in float16 (loss scale, `GradScaler`)", CELLS,
              "17 Gradient underflow in float16, and the loss scale",
              "gradients that are 0"),
+        Task("train in float8 (fp8, a scale for each tensor)", CELLS,
+             "17 8 bits: float8 with a scale for each tensor",
+             "the error of each gradient"),
+        Task("test a kernel that runs in bfloat16 or float16 only (tolerance)", CELLS,
+             "17 Deeper: which tolerance for float16 and bfloat16? (3 minutes)",
+             "the formula in float64, on the rounded inputs"),
+        Task("keep an operator's result in a checkpoint, and recompute the rest "
+             "(selective checkpointing)", CELLS,
+             "12 Deeper: selective checkpointing, and the compiler's memory budget",
+             "count the calls"),
+        Task("keep attention within each document of a packed batch (varlen, "
+             "`attn_mask`)", "helpers/ops/attention.py",
+             "20 Deeper: rows with nothing to attend to, causal blocks, grouped queries "
+             "(3 minutes)", "one document alone"),
         Task("compute attention without its matrix (memory that does not grow with "
              "the length)", "helpers/ops/attention.py", "20 What exists when",
              "the peak at two lengths", True),
@@ -388,6 +402,9 @@ TASKS = {  # by what they are about
         Task("sum over rows in a backward kernel (the weight of RMSNorm, `atomicAdd`, "
              "`use_deterministic_algorithms`)", CELLS, "15 Deeper: a backward that reduces across rows, and atomicAdd "
              "(6 minutes)", "random orders, in the emulator"),
+        Task("time an operation, and measure its peak (benchmark, `synchronize`, "
+             "`max_memory_allocated`)", CELLS,
+             "19 Time an operation, and measure its peak", "two ways, side by side"),
         Task("launch a kernel on the current stream, capture it in a CUDA graph", CELLS,
              "15 Deeper: CUDA graphs, and what a capture forbids (4 minutes)",
              "replay it twice"),
