@@ -62,6 +62,9 @@ TEMPTING = {
         "a wrong gradient": N_("The engine sums over the rows, as you would have."),
     },
     "2 rows": {
+        ("right", "wrong"): N_(
+            "With one column there is nothing to sum. But (3, 1) is no shape for (3,)."
+        ),
         ("right", "right"): N_(
             "The engine knows shapes. That `bias` became a column, it does not know."
         ),
@@ -73,7 +76,7 @@ TEMPTING = {
             "(3,) broadcasts to (3, 3), so the engine finds nothing wrong there."
         ),
         ("wrong", "wrong"): N_(
-            "(3,) does not broadcast to (3, 5), and the engine says so."
+            "(3,) does not broadcast to (3, 1), and the engine says so."
         ),
     },
     "3 returns": {
@@ -276,10 +279,11 @@ TEMPTING = {
         ),
         "a gradient": N_("Autograd cannot look into C++, and nobody has told it."),
     },
-    "8 door": {
-        "both": N_("A graph holds operators. What pybind11 wraps has no schema."),
-        "neither": N_("`smooth` has a fake kernel now, and needs no more."),
-        "extension.smooth": N_("The compiler knows nothing of what pybind11 wraps."),
+    "8 fake": {
+        "none": N_(
+            "Shape and dtype are right. But the C++ makes its input contiguous first."
+        ),
+        "the shape": N_("Both have the shape of `x`."),
     },
     "9 graphs": {
         "one graph": N_(
@@ -349,10 +353,11 @@ TEMPTING = {
         1.6487: N_("That is the right one, which `jacrev(jacrev)` gives."),
     },
     "11 slip": {
-        1: N_(
-            "That would be right. But `carry` is appended before it gets its first row."
+        4: N_(
+            "Not only the last row is off: `carry` is appended before it gets its own "
+            "row, in every round."
         ),
-        0.5: N_("`carry` begins with zeros, so nothing is there to be halved."),
+        5: N_("`carry` begins with zeros, and is appended at once."),
     },
     "11 inputs": {
         -200: N_(
@@ -563,15 +568,14 @@ TEMPTING = {
         6: N_("The operations of the backward pass are not called from Python."),
     },
     "18 type": {
-        ("Diagonal", 3): N_("Autograd knows the shape that `D` claims, and no more."),
-        ("Diagonal", 9): N_("A `Diagonal` of this shape holds three numbers."),
-        ("Tensor", 3): N_("The formula of `mm` has nine places to fill."),
+        3: N_("For the gradient of `D`, both factors are plain tensors."),
+        1: N_("The gradient of `x` is a product with `D`, too."),
     },
     "18 norm": {
-        "yes": N_("The other six numbers of the gradient are not zeros."),
+        "right": N_("`D` is 0 off its diagonal. Its gradient is not."),
     },
     "18 other way": {
-        "Diagonal": N_("The rule stands beside `F.linear`. Is it called here?"),
+        "Tensor": N_("The table knows `t`: what does it return?"),
     },
     "18 step": {
         "falls": N_("The gradient is right. But what does `add_` change?"),
