@@ -78,8 +78,9 @@ def sizes_of(m, like):
     """{what it is: numbers} that each element of a tensor of this shape has."""
     own = f"`{m.input}`" if like is m.x else m.output
     same = {name: t for name, t in m.tensors.items() if t.shape == like.shape}
-    found = {own: like.real, _(MAGNITUDE).format(of=own): like.abs()}
-    found |= {name: t.real for name, t in same.items() if name != own}
+    found = {_(MAGNITUDE).format(of=own): like.abs(), own: like}
+    found |= {name: t for name, t in same.items() if name != own}
+    found = {name: t for name, t in found.items() if not t.is_complex()}  # no sign
     inputs = [
         (n, t) for n, t in same.items() if t.is_floating_point() and n != m.output
     ]
@@ -136,7 +137,10 @@ def by_value(points, varied):
 def may_be_chance(points, right, wrong, bound):
     """Are there so few elements that some bound, or 0, tells right from wrong by
     chance?"""
-    if len(points[0].elements) > 3 and min(right, wrong) > 2:
+    n = len(points[0].elements)  # at the other points, which are near, the signs stay
+    if n <= 5:
+        return True
+    if min(right, wrong) > 2:
         return False
     return bool(bound) or len(points) == 1 or right + wrong <= 7
 

@@ -67,7 +67,8 @@ def equal(one, other):
     """Are all numbers the same, nan included? What is not dense is not looked at."""
     if not (is_dense(one) and is_number(one)):
         return not is_dense(one) or torch.equal(one, other)
-    return torch.equal(one.detach().nan_to_num(), other.detach().nan_to_num())
+    one, other = (as_vector(t).nan_to_num() for t in (one, other))
+    return torch.equal(one, other)
 
 
 def as_vector(tensor):

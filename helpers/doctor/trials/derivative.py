@@ -289,7 +289,8 @@ def accepted(exam, ms):
     if ms[0].given.any() and grad_output_ignored(ms):
         return Diagnosis(TEXTS["grad-output-ignored"], ms[0].input, only="")
     if all(m.none for m in ms) and any(g is not None for g in exam.first.grads):
-        return Diagnosis(TEXTS["gradient-none"], ms[0].input, severity="warning")
+        none = TEXTS["gradient-none"]
+        return Diagnosis(none, ms[0].input, severity="warning")
     return Diagnosis(UNFAITHFUL, ms[0].input)
 
 
@@ -330,7 +331,9 @@ def finding_of(exam, i, o, found):
     everywhere = len(of_this) == graded and len({other.said for other in of_this}) == 1
     if graded > 1 and one.text.code == "derivative-wrong":
         everywhere = False  # another for each output
-    change, words = one.change, {**one.words, **exam.may_be_meant}
+    change, words = one.change, dict(one.words)
+    if exam.is_faithful(one.input):
+        words |= exam.may_be_meant
     if everywhere and len({other.change for other in of_this}) > 1:
         change = None
     if not everywhere:

@@ -268,9 +268,13 @@ class Examination:
     def tolerance(self):
         """The part of a gradient by which differences, and what is saved coarsely, may
         be off."""
+        return max(tolerance(self.subject.eps), 10 * self.saved_coarsely)
+
+    @property
+    def saved_coarsely(self):
+        """The eps of what is saved in fewer bits than were given, or 0."""
         saved = [torch.finfo(t.dtype).eps for t in self.run.saved if is_number(t)]
-        coarse = max((eps for eps in saved if eps > self.precision), default=0.0)
-        return max(tolerance(self.subject.eps), 10 * coarse)
+        return max((eps for eps in saved if eps > self.precision), default=0.0)
 
     @contextlib.contextmanager
     def as_it_was_given(self):

@@ -106,6 +106,10 @@ COARSE_INSIDE = note(
     "coarse-inside",
     "Forward computes in {dtype} inside, which hides small errors.",
 )
+COARSE_SAVED = note(
+    "coarse-saved",
+    "What forward saves is {dtype}: errors of up to {percent} % do not show.",
+)
 TOO_COARSE_FROM = 1e-4  # the eps of float16 is 1e-3, that of bfloat16 8e-3
 WHY_COARSE = N_("numbers are too coarse for differences")
 TOO_COARSE = note(
@@ -124,10 +128,13 @@ def precision_inside(exam):
     if coarse > max(subject.eps, 1e-10):
         subject.eps = coarse
         yield COARSE_INSIDE(dtype=brief(dtype_of(coarse)))
-    if subject.eps > TOO_COARSE_FROM:
+    dtype = brief(dtype_of(max(subject.eps, exam.saved_coarsely)))
+    if subject.eps > TOO_COARSE_FROM or exam.tolerance > 1:
         for x in subject.inputs:
             exam.not_judged(x, _(WHY_COARSE))
-        yield TOO_COARSE(dtype=brief(dtype_of(subject.eps)))
+        yield TOO_COARSE(dtype=dtype)
+    elif exam.tolerance > 1e-3:
+        yield COARSE_SAVED(dtype=dtype, percent=round(100 * exam.tolerance))
 
 
 READ_ONLY_VIEW = note(

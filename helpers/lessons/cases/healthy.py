@@ -290,7 +290,7 @@ right(
 )
 
 
-@healthy(lambda: draw((6, 8)))
+@healthy(lambda: draw((6, 8)), "coarse-saved")
 class HalfStored(Function):
     @staticmethod
     def forward(ctx, x):
@@ -302,6 +302,16 @@ class HalfStored(Function):
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
         return grad_output * x.to(grad_output.dtype).cos()
+
+
+@healthy(lambda: draw((6, 8)), "too-coarse")
+class EighthStored(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.to(torch.float8_e4m3fn))
+        return x.sin()
+
+    backward = staticmethod(HalfStored.backward)
 
 
 @healthy(lambda: draw((6,)), "coarse-forward")
