@@ -92,11 +92,14 @@ TEMPTING = {
         "both": N_("Where the gradient is `None`, the optimizer skips the step."),
     },
     "3 alive": {
-        "ExpOnCtx and ExpSaved": N_(
-            "Both keep the result. But `save_for_backward` knows its own output, and "
-            "stores it without the arrow back."
+        "ExpOnCtx and InputOnCtx": N_(
+            "The input does not refer to the output, so the arrows form no ring."
         ),
-        "neither": N_(
+        "all three": N_(
+            "`save_for_backward` knows its own output, and stores it without the arrow "
+            "back. And an input does not refer to the output."
+        ),
+        "none": N_(
             "`del` takes one reference away. In a cycle, each object still has one."
         ),
     },
@@ -296,7 +299,10 @@ TEMPTING = {
         ),
     },
     "9 nan": {
-        "with_clamp": N_(
+        "A and B": N_(
+            "In `B`, the `where` chooses the denominator, so nothing divides by 0."
+        ),
+        "C": N_(
             "Its divisor is at least 1. What `where` does not take is computed all the "
             "same, and has a gradient."
         ),
@@ -499,6 +505,7 @@ TEMPTING = {
     },
     "15 waits": {
         1: N_("Three counts say so. They all assume that something always runs."),
+        13.6: N_("The three warps of a scheduler wait at the same time."),
     },
     "15 owns": {
         16: N_(
@@ -537,10 +544,10 @@ TEMPTING = {
         (0.43, 0.57): N_("Its own code did not change. The operator of its name did."),
         "an error": N_("`custom_op` replaces without a question."),
     },
-    "16 default": {
-        ("right", "right"): N_("A file leaves out what equals the default of its day."),
-        ("right", "wrong"): N_("The file holds the argument that was not the default."),
-        ("wrong", "wrong"): N_("One of the two files says `reverse=True` itself."),
+    "16 renamed": {
+        ("right", "right"): N_("A file holds the argument by its old name."),
+        ("right", "raises"): N_("A name that the schema does not have is dropped."),
+        ("raises", "raises"): N_("One of the two files holds no argument at all."),
     },
     "17 sum": {
         1000: N_("So it is if the sum is kept in float32. Here each step is rounded."),
