@@ -26,6 +26,7 @@ OF_OTHERS = {  # words of Python, the dynamic linker, CUDA, Triton, and kernels
     "must be contiguous",
     "no kernel image is available for execution on the device",
     "Multiplication of two Float8_e5m2",
+    "Unsupported gpu architecture",
 }
 IN_PIECES = {  # messages that PyTorch puts together: what raises them
     "not implemented for 'BFloat16'": lambda: torch.cdist(

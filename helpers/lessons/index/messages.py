@@ -179,6 +179,13 @@ MESSAGES = {
                 "`gradcheck`: the gradient differs from the measured one; the doctor "
                 "says how",
                 "11 A wrong gradient: what gradcheck says, what the doctor says"),
+        Message("Jacobian mismatch for output 0 with respect to input 0",
+                "a right gradient fails `gradcheck` in float32: pass float64",
+                "04 1. Single precision: float32",
+                "with float32 inputs"),
+        Message("expects at least one input tensor to require gradient",
+                "`gradcheck`: call `.requires_grad_()` on an input",
+                "04 gradcheck by hand: two Jacobians"),
         Message("is not a double precision floating point",
                 "`gradcheck` in float32 rejects right gradients: pass float64; for a "
                 "kernel that takes only float32, `examine` of the doctor; for one in "
@@ -206,7 +213,8 @@ MESSAGES = {
                 "`custom_bwd` without `custom_fwd`, or with `setup_context`",
                 "17 Surprise: custom_fwd fails with setup_context"),
         Message("Expected isFloatingType(grad.scalar_type())",
-                "an output that is an integer: `ctx.mark_non_differentiable`",
+                "an output that is an integer: `ctx.mark_non_differentiable`; a "
+                "complex gradient of a real input: `.real`",
                 "04 7. An integer among the outputs"),
         Message("backward not multiplied by grad_output",
                 "`gradcheck`: `backward` returns the slope alone: multiply by "
@@ -225,6 +233,21 @@ MESSAGES = {
                 "PyTorch has no forward mode for this operation: take `jacrev` or "
                 "`vjp`; for attention, the course has it",
                 "20 Forward mode: the derivative along a path"),
+        Message("marked as dirty during the forward method",
+                "`mark_dirty` names a tensor that `forward` does not return: return it",
+                "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
+        Message("Only Tensors of floating point and complex dtype can require gradients",
+                "an `nn.Parameter` of integers: `requires_grad=False`, or an "
+                "`nn.Buffer`",
+                "06 Buffers: moved and saved, but not trained"),
+        Message("Creating a Parameter from an instance of type",
+                "a tensor subclass whose `detach` returns another type: give "
+                "`aten.detach` an entry",
+                "18 A matrix that is never made"),
+        Message("attempting to assign a gradient with dtype",
+                "`.grad` in another dtype than the parameter: `weight.grad_dtype`",
+                "17 Deeper: where PyTorch adds up in bfloat16: embedding, index and "
+                ".grad, with grad_dtype (2 minutes)"),
         Message("Can't pickle",
                 "a lambda or a local class in the module; `MyFunction.apply` can be "
                 "pickled",
@@ -292,6 +315,10 @@ MESSAGES = {
                 "a kernel read or wrote outside; the error is seen at a later call: "
                 "run the kernel on the CPU",
                 "07 What watching finds, and what only a comparison finds"),
+        Message("Unsupported gpu architecture",
+                "`nvcc` is older than the GPU: take a newer toolkit, or an older "
+                "architecture with `+PTX`",
+                "16 Deeper: a wheel for each CUDA version (3 minutes)"),
         Message("no kernel image is available for execution on the device",
                 "the kernel was not compiled for this GPU's architecture: "
                 "`TORCH_CUDA_ARCH_LIST`, or compile at run time",
@@ -319,6 +346,12 @@ MESSAGES = {
                 "10 Forward mode: dual numbers and jvp"),
         Message("does not have vmap support",
                 "no `vmap` method, and no `generate_vmap_rule = True`",
+                "10 A rule for vmap: generate_vmap_rule, or your own"),
+        Message("both generate_vmap_rule=True and",
+                "a `vmap` method and `generate_vmap_rule = True`: leave one out",
+                "10 A rule for vmap: generate_vmap_rule, or your own"),
+        Message("Expected the vmap staticmethod to have two returns",
+                "`vmap` returns the results, and where the batch is in each",
                 "10 A rule for vmap: generate_vmap_rule, or your own"),
         Message("attempting to use a Tensor in some data-dependent control flow",
                 "an `if` on a tensor's elements under `vmap`: `torch.where`",
@@ -403,6 +436,20 @@ MESSAGES = {
                 "an `if` on a number from `.item()`, or on a size that depends on the "
                 "data: `torch._check` promises the answer",
                 "09 Deeper: a number from .item() in a graph (1 minute)"),
+        Message("Could not extract specialized integer from data-dependent expression",
+                "`int()` of a tensor, often in a fake kernel: "
+                "`torch.library.get_ctx().new_dynamic_size()`",
+                "09 Deeper: an operator whose result has a size that depends on the "
+                "data: new_dynamic_size (3 minutes)"),
+        Message("Unsafe side effect",
+                "a `backward`, or what `checkpoint` runs, writes into a list or an "
+                "attribute: make it an operator, or leave `fullgraph` out",
+                "09 Breaks that you can remove: a print, an if"),
+        Message("trace_autograd_ops=False",
+                "`torch.autograd.grad` inside what is compiled: take "
+                "`torch.func.vjp`, or switch it on",
+                "09 Deeper: torch.autograd.grad in a compiled function, and "
+                "trace_autograd_ops (4 minutes)"),
         Message("does not currently support double backward",
                 "what `torch.compile` returned was differentiated twice: leave the "
                 "derivative outside, or take `torch.func.grad` inside",
@@ -472,7 +519,8 @@ MESSAGES = {
                 "19 Copy and pickle a module that calls an operator"),
         Message("_OpNamespace",
                 "no such operator in this process: import the module that defines it, "
-                "or load its library; keep a `Library` in a global name",
+                "or load its library, before `register_fake`: `operator … does not "
+                "exist`; keep a `Library` in a global name",
                 "19 Export a model that holds an operator, also with AOTInductor"),
         Message("Only a single TORCH_LIBRARY can be used to register the namespace",
                 "two libraries define one namespace: take a name of your own; after "
@@ -494,6 +542,15 @@ MESSAGES = {
                 "`custom_op` reads annotations: annotate each argument and the "
                 "result, or pass `schema=`; `mutates_args` names arguments",
                 "09 A name and a promise: custom_op"),
+        Message("has unsupported type",
+                "an operator takes tensors, numbers, strings and lists of them: keep "
+                "another object in a dict, and pass its key, an int",
+                "09 A name and a promise: custom_op"),
+        Message("alias annotations",
+                "the schema says `Tensor(a)` of a result: return a clone, and leave "
+                "`(a)` out",
+                "09 Deeper: a kernel that returns its input: custom_op, or define "
+                "and impl (2 minutes)"),
         Message("error when deserializing the saved file",
                 "`failed to resolve`: import the operator's module before "
                 "`torch.export.load`",

@@ -67,6 +67,17 @@ SYMPTOMS = [
     Symptom("right in eager mode, wrong when compiled",
             "a gradient that the compiler drops, or a side effect",
             "19 The matrix: which way of writing works where"),
+    Symptom("a hook is not called when compiled",
+            "it was registered after the first call: register it before, or "
+            "`torch.compiler.reset()`",
+            "11 Deeper: hooks of modules, parameters and nodes; gradient edges (14 "
+            "minutes)"),
+    Symptom("a breakpoint or a thread-local is not seen in `backward`",
+            "the backward pass runs in a thread of its own",
+            "11 Deeper: a breakpoint in backward, and its thread (2 minutes)"),
+    Symptom("the parameters of a module or closure in a Function get no gradient",
+            "only tensors that are arguments of `apply` get one",
+            "12 Recompute: activation checkpointing"),
     Symptom("a second derivative of 0 when compiled",
             "a Function inside two transforms: leave it out while "
             "`torch.compiler.is_compiling()`",

@@ -93,6 +93,9 @@ TASKS = {  # by what they are about
         Task("sum a gradient to the shape of a broadcast input (`sum_to_size`)",
              CELLS, "02 Leave out the sum",
              "a square input, where a wrong sum fits, too"),
+        Task("give one of PyTorch's own operations another gradient", CELLS,
+             "19 Another gradient for one of PyTorch's operations",
+             "the gradient, inside and outside"),
         Task("reverse or scale a gradient", "helpers/ops/gradient_reversal.py",
              "10 Deeper: plain operations that survive every transform (3 minutes)",
              "19: the matrix, first column"),
@@ -218,7 +221,10 @@ TASKS = {  # by what they are about
         Task("copy or pickle a model that holds an operator: call it in `forward`, "
              "keep no attribute", CELLS,
              "19 Copy and pickle a module that calls an operator", "pickle the model"),
-        Task("take a list of tensors in an operator (`Sequence[Tensor]`)", CELLS,
+        Task("pass a handle or another object to an operator: its key, an int", CELLS,
+             "09 A name and a promise: custom_op", "`fullgraph=True`"),
+        Task("take or return a list of tensors in an operator (`Sequence[Tensor]`)",
+             CELLS,
              "19 An operator that takes a list of tensors", "`opcheck`"),
         Task("write into a buffer or a cache in an operator (`mutates_args`)", CELLS,
              "19 An operator that writes into a buffer or a cache: mutates_args",
@@ -309,7 +315,8 @@ TASKS = {  # by what they are about
         Task("take a contrastive loss under DDP", "helpers/ops/collectives/",
              "14 Deeper: a contrastive loss under DDP, and loss=\"summed\" (4 "
              "minutes)", "one process with all the data", True),
-        Task("fill a buffer in backward, or take a step in a hook, under DDP", CELLS,
+        Task("fill a buffer in backward (`main_grad`, a weight's gradient later), or "
+             "take a step in a hook, under DDP", CELLS,
              "19 A buffer that backward fills, or a step in a hook, under DDP",
              "the buffer of each process"),
         Task("train under DDP a parameter that some steps do not use "
@@ -405,6 +412,9 @@ TASKS = {  # by what they are about
         Task("time an operation, and measure its peak (benchmark, `synchronize`, "
              "`max_memory_allocated`)", CELLS,
              "19 Time an operation, and measure its peak", "two ways, side by side"),
+        Task("count the FLOPs of an operator (`register_flop_formula`)", CELLS,
+             "19 Count the FLOPs of an operator: register_flop_formula",
+             "the count without it is 0"),
         Task("launch a kernel on the current stream, capture it in a CUDA graph", CELLS,
              "15 Deeper: CUDA graphs, and what a capture forbids (4 minutes)",
              "replay it twice"),
@@ -416,7 +426,8 @@ TASKS = {  # by what they are about
              "15 Deeper: the same in Triton (12 minutes)", "Triton's interpreter"),
         Task("write a C++ operator (`TORCH_LIBRARY`)", "helpers/template/project/",
              "08 C++ that knows tensors", "a transposed input", True),
-        Task("ship a wheel for several torches", "helpers/template/project/",
+        Task("ship a wheel for several torches (stable ABI, `py_limited_api`)",
+             "helpers/template/project/",
              "16 The wheel", "import it in an empty environment", True),
         Task("ship a wheel for each CUDA version", "helpers/template/project/",
              "16 Deeper: a wheel for each CUDA version (3 minutes)",
