@@ -399,10 +399,16 @@ def describe(context, document, description, other):
 
 
 def on_finished(app, exception):
-    """The index of the search; `zh/` leads to the Chinese edition."""
+    """The index of the search; `zh/` leads to the Chinese edition; colours without
+    scripts."""
     if exception or app.builder.name != "html":
         return
     out = Path(app.outdir)
+    for page in out.rglob("*.html"):  # a script of the theme chooses, where one runs
+        text = page.read_text(encoding="utf-8")
+        page.write_text(
+            text.replace('data-theme="auto"', 'data-theme="light"', 1), "utf-8"
+        )
     write_index(app, lambda document: LANGUAGE[edition(document)])
     (out / "zh" / "index.html").write_text(
         '<!doctype html><meta http-equiv="refresh" content="0; url=../index.zh.html">'

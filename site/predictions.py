@@ -48,6 +48,58 @@ WISHES = {  # in Chinese; what is not here stays as the code says it
     r", in this order$": "",
     r", or | or ": " 或 ",
 }
+CHOICES_IN_CHINESE = {  # beside the words that the code prints
+    "yes": "是",
+    "no": "否",
+    "both": "两者都是",
+    "neither": "两者都不是",
+    "none": "没有",
+    "all three": "三者都是",
+    "a rise": "上升",
+    "as deep a fall": "降得一样多",
+    "a smaller fall": "降得较少",
+    "an error": "报错",
+    "a wrong gradient": "梯度错误",
+    "a right gradient": "梯度正确",
+    "no gradient": "没有梯度",
+    "a gradient": "有梯度",
+    "a pass": "通过",
+    "a failure": "不通过",
+    "first": "第一次",
+    "second": "第二次",
+    "third": "第三次",
+    "right": "正确",
+    "wrong": "错误",
+    "raises": "报错",
+    "weight and bias": "权重和偏置",
+    "equal": "相等",
+    "close": "接近",
+    "other": "不同",
+    "smoothed columns": "平滑了列",
+    "smoothed rows": "平滑了行",
+    "noise": "噪声",
+    "the shape": "形状",
+    "the strides": "步幅",
+    "one graph": "一张图",
+    "several graphs": "几张图",
+    "the slope": "斜率",
+    "converges": "收敛",
+    "diverges": "发散",
+    "mean": "均值",
+    "spread": "离散程度",
+    "bytes": "字节",
+    "loads": "加载",
+    "instructions": "指令",
+    "nothing": "没有单位",
+    "metres": "米",
+    "square metres": "平方米",
+    "too large": "太大",
+    "too small": "太小",
+    "falls": "下降",
+    "stays": "不变",
+    "only gradcheck": "只有 gradcheck",
+    "only gradgradcheck": "只有 gradgradcheck",
+}
 CELL = """<form class="predict" data-answer="{data}">
 <b>{title}</b> {fields} <output></output>
 </form>"""
@@ -84,16 +136,21 @@ def _in_chinese(wish):
     return wish
 
 
-def _fields(wish, reveal, speak=str):
+def _label(choice, folder):
+    chinese = CHOICES_IN_CHINESE.get(choice) if folder == "zh" else None
+    return escape(f"{choice}（{chinese}）" if chinese else choice)
+
+
+def _fields(wish, reveal, folder):
     if wish == "True or False":
         choices = ["True", "False"]
     else:
         choices = re.findall('"([^"]+)"', wish) if CHOICES.fullmatch(wish) else []
     buttons = [
-        f'<button type="submit" value="{escape(c)}">{escape(c)}</button>'
+        f'<button type="submit" value="{escape(c)}">{_label(c, folder)}</button>'
         for c in choices
     ]
-    hint = escape(speak(wish))
+    hint = escape(_in_chinese(wish) if folder == "zh" else wish)
     field = f'<input aria-label="{hint}" placeholder="{hint}" autocomplete="off">'
     return " ".join(buttons) or f'{field} <button type="submit">{reveal}</button>'
 
@@ -130,9 +187,7 @@ def add_forms(notebook, folder):
             form = CELL.format(
                 data=escape(json.dumps(data, ensure_ascii=False)),
                 title=title,
-                fields=_fields(
-                    asked[1], reveal, _in_chinese if folder == "zh" else str
-                ),
+                fields=_fields(asked[1], reveal, folder),
             )
             _answer_alone(answers, untouched)
             cell["cell_type"], cell["source"] = "markdown", form

@@ -234,6 +234,7 @@ TEMPTING = {
     },
     "7 owner": {
         (2, 8): N_("Block 5 begins at pixel 8. Thread (1, 0) is one further."),
+        (9, 2): N_("Right, but the plane comes first here, and in the array."),
         (1, 9): N_(
             "A block is two planes high, and block 5 is in the second row of blocks."
         ),
