@@ -18,6 +18,7 @@ from tools.which_way import CHAPTER, README, written
 
 OF_OTHERS = {  # words of Python, the dynamic linker, CUDA, Triton, and kernels
     "missing a required argument",
+    "not enough values to unpack (expected 2, got 1)",
     "unsupported operand type(s) for *: 'NoneType'",
     "cannot be accessed from Triton",
     "undefined symbol",

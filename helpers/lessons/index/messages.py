@@ -25,10 +25,9 @@ MESSAGES = {
                 "`forward`, `unbind`, `split` or a module with a full backward hook "
                 "returned a view, and someone writes into it",
                 "02 Deeper: a view returned from forward (5 minutes)"),
-        Message("a leaf Variable that requires grad is being used in an in-place "
-                "operation",
-                "a parameter is changed in place while autograd records: write "
-                "under `torch.no_grad()`",
+        Message("a leaf Variable that requires grad",
+                "`is being used in an in-place operation`: a parameter is changed "
+                "while autograd records: write under `torch.no_grad()`",
                 "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
         Message("element 0 of tensors does not require grad",
                 "nothing that led to the loss requires a gradient, or it was "
@@ -68,6 +67,11 @@ MESSAGES = {
                 "`h.requires_grad` is False: no gradient will come by",
                 "11 Deeper: see, clip and scale a gradient with hooks: register_hook "
                 "(5 minutes)"),
+        Message("Full backward hook is firing when gradients are computed",
+                "a warning: no input of the module requires a gradient, so the hook "
+                "gets `(None,)`: a hook of the output, or of the parameter",
+                "11 Deeper: hooks of modules, parameters and nodes; gradient edges (14 "
+                "minutes)"),
         Message("has changed the size of value",
                 "a module's backward hook returned a tensor: return a tuple with one "
                 "entry for each input",
@@ -236,8 +240,8 @@ MESSAGES = {
         Message("marked as dirty during the forward method",
                 "`mark_dirty` names a tensor that `forward` does not return: return it",
                 "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
-        Message("Only Tensors of floating point and complex dtype can require gradients",
-                "an `nn.Parameter` of integers: `requires_grad=False`, or an "
+        Message("can require gradients",
+                "`Only Tensors of floating point`: an `nn.Parameter` of integers: `requires_grad=False`, or an "
                 "`nn.Buffer`",
                 "06 Buffers: moved and saved, but not trained"),
         Message("Creating a Parameter from an instance of type",
@@ -293,7 +297,9 @@ MESSAGES = {
                 "cast one",
                 "19 A layer in bfloat16, or only what its backward keeps"),
         Message("not implemented for 'BFloat16'",
-                "or `'Float8_e4m3fn'`: this kernel has no such dtype: compute in float32, and cast back",
+                "this kernel has no such dtype, nor `'Float8_e4m3fn'`: compute in "
+                "float32, and cast back; in a kernel of your own, add it to the "
+                "`switch` or to `AT_DISPATCH`",
                 "17 Save for backward in bfloat16"),
         Message("with arguments from the",
                 "`Could not run …`: no kernel for this device or layout: "
@@ -378,6 +384,10 @@ MESSAGES = {
                 "what a compiled function returned is differentiated under `vmap`: "
                 "`vmap` goes inside `torch.compile`",
                 "19 The matrix: which way of writing works where"),
+        Message("doesn't match the broadcast shape",
+                "under `vmap`, `z += x` into a tensor without the batch: make it with "
+                "`x.new_zeros(…)`",
+                "10 A rule for vmap: generate_vmap_rule, or your own"),
         Message("called random operation while in randomness error mode",
                 "`vmap(..., randomness=\"different\")`, or \"same\", or draw outside",
                 "19 An operation with a random state of its own"),
@@ -450,6 +460,11 @@ MESSAGES = {
                 "`torch.func.vjp`, or switch it on",
                 "09 Deeper: torch.autograd.grad in a compiled function, and "
                 "trace_autograd_ops (4 minutes)"),
+        Message("non-empty donated buffers",
+                "two backward passes through one compiled call: call it twice, or set "
+                "`torch._functorch.config.donated_buffer = False`; for "
+                "`create_graph`, see",
+                "05 Deeper: a gradient penalty under torch.compile (7 minutes)"),
         Message("does not currently support double backward",
                 "what `torch.compile` returned was differentiated twice: leave the "
                 "derivative outside, or take `torch.func.grad` inside",
@@ -464,7 +479,8 @@ MESSAGES = {
                 "09 Deeper: a Function that gets a tensor twice, or is "
                 "differentiated twice (3 minutes)"),
         Message(".numpy() is not supported for tensor subclasses",
-                "an export or a compiler meets NumPy: make it an operator",
+                "an export or a compiler meets NumPy: make it an operator; in eager "
+                "mode, take the tensor inside",
                 "09 A name and a promise: custom_op"),
         Message("Please convert all Tensors to FakeTensors first",
                 "a function that the compiler cannot follow made a tensor, or closes "
@@ -503,6 +519,10 @@ MESSAGES = {
                 "an output of a compiled function got no gradient, or a plain one: "
                 "`.detach()` it inside that function",
                 "18 Deeper: torch.compile and __tensor_flatten__ (3 minutes)"),
+        Message("data pointer on an invalid python storage",
+                "a wrapper subclass has no memory: take the tensor inside, or answer "
+                "the operation in `__torch_dispatch__`",
+                "18 A matrix that is never made"),
         Message("Failed to convert args/kwargs to proxy",
                 "a tensor subclass without `__tensor_flatten__`",
                 "18 Deeper: torch.compile and __tensor_flatten__ (3 minutes)"),
@@ -538,6 +558,14 @@ MESSAGES = {
         Message("Expected the return from backward to be of the same structure",
                 "the gradient of a list is a list: `([…], None)`",
                 "19 An operator that takes a list of tensors"),
+        Message("not enough values to unpack (expected 2, got 1)",
+                "the name of a `custom_op` needs a namespace: `ns::name`",
+                "09 A name and a promise: custom_op",
+                "from `custom_op`"),
+        Message("Expected a value of type",
+                "an argument is not of the type that the schema says, such as a float "
+                "for an `int`",
+                "08 The schema, the key and the build"),
         Message("infer_schema(func)",
                 "`custom_op` reads annotations: annotate each argument and the "
                 "result, or pass `schema=`; `mutates_args` names arguments",
@@ -579,7 +607,7 @@ MESSAGES = {
                 "`missing 1 required positional argument`",
                 "09 What is promised must hold: opcheck"),
         Message("Multiple dispatch failed",
-                "a tensor subclass, or a fake tensor, met an operation that is not in "
+                "or `unsupported operand type(s)`: a tensor subclass, or a fake tensor, met an operation that is not in "
                 "its table: `returned NotImplemented`",
                 "18 A matrix that is never made"),
         Message("no autograd formula was registered",
@@ -594,8 +622,8 @@ MESSAGES = {
                 "a collective that has one",
                 "14 Surprise: all_reduce under autograd"),
         Message("an autograd kernel was not registered to the Autograd key(s)",
-                "the same of an operator in C++: a warning, and no gradient or a "
-                "wrong one",
+                "an operator in C++ without a derivative: a warning, and no gradient "
+                "or a wrong one: `register_autograd`",
                 "08 A derivative for the C++ operator: register_autograd"),
         Message("is not defined as mutable but was mutated",
                 "`opcheck`: the kernel changes an argument that the schema calls "
@@ -643,7 +671,8 @@ MESSAGES = {
                 "`libcudart.so`: built for another CUDA",
                 "16 Deeper: a wheel for each CUDA version (3 minutes)"),
         Message("Ninja is required to load C++ extensions",
-                "`pip install ninja`",
+                "`pip install ninja`; if `load` waits for ever, delete the file `lock` "
+                "that a stopped build left in `TORCH_EXTENSIONS_DIR`",
                 "08 The schema, the key and the build"),
         Message("Error compiling objects for extension",
                 "the compiler's own first error stands further up",

@@ -114,7 +114,7 @@ TASKS = {  # by what they are about
              "13 Deeper: the gradient of sort and of the top k (7 minutes)",
              "an index that occurs twice"),
         Task("differentiate through a random choice: REINFORCE, reparameterisation, "
-             "Gumbel-softmax", CELLS,
+             "Gumbel-softmax, `rsample`", CELLS,
              "13 Deeper: the gradient of an expectation, by sampling (8 minutes)",
              "bias and spread"),
         Task("differentiate a solver, a fixed point or a minimum (`argmin`)",
