@@ -461,9 +461,9 @@ MESSAGES = {
                 "09 Deeper: torch.autograd.grad in a compiled function, and "
                 "trace_autograd_ops (4 minutes)"),
         Message("non-empty donated buffers",
-                "two backward passes through one compiled call: call it twice, or set "
-                "`torch._functorch.config.donated_buffer = False`; for "
-                "`create_graph`, see",
+                "two backward passes, or `create_graph=True`, through one compiled "
+                "call: call it twice, or set "
+                "`torch._functorch.config.donated_buffer = False`",
                 "05 Deeper: a gradient penalty under torch.compile (7 minutes)"),
         Message("does not currently support double backward",
                 "what `torch.compile` returned was differentiated twice: leave the "
@@ -526,6 +526,10 @@ MESSAGES = {
         Message("Failed to convert args/kwargs to proxy",
                 "a tensor subclass without `__tensor_flatten__`",
                 "18 Deeper: torch.compile and __tensor_flatten__ (3 minutes)"),
+        Message("Unsupported python_type() call",
+                "an object that the compiler does not know, in older versions a "
+                "`TypeError`: pass tensors and numbers, or make it an operator",
+                "09 A name and a promise: custom_op"),
         Message("Unsupported: call to a callable object",
                 "`forward` or an argument is an object that the compiler cannot "
                 "follow",

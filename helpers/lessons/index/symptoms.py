@@ -33,7 +33,7 @@ SYMPTOMS = [
             "a `backward` or a hook that writes into `grad_output`",
             "11 6. grad_output changed in place"),
     Symptom("a gradient too large by the number of processes (world size)",
-            "a sum where the loss is the same on all, or a mean that DDP takes",
+            "all processes have the same loss, and a collective adds their gradients",
             "14 Two correct answers: the identity, or an all-reduce"),
     Symptom("a tensor subclass becomes a plain Tensor",
             "`__torch_dispatch__` must wrap its results again, also those of "
