@@ -52,7 +52,7 @@ WORDS = {
                   "ours": "its slope, by our backward"},
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends near 89, ours "
         "goes on at 1",
-        "lines": "Which line belongs into `backward`? The course's judge says:",
+        "lines": "Which line belongs in `backward`? The course's judge says:",
         "repaired": "The first chapter tells this story, in 15 minutes.",
         "start": "Start with chapter 00",
         "look_up": "What do you want to do, or which error do you have?",

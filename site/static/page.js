@@ -1,14 +1,18 @@
 // A page: predictions, what opens with an outcome, figures that grow, the drawer, the switch.
 
 // "w1 and W2", [3, 4] and (3,4): what counts is what stands between the marks.
-const parts = text => text.replace(/["'()（）[\]]/g, "").split(/[,，、]/).map(part => part.trim().toLowerCase());
+const parts = text => text.replace(/["'()（）[\]]/g, "").replace(/−/g, "-")
+  .split(/[,，、]| (?:and|和) /).map(part => part.trim().toLowerCase().replace(/^(?:only|an?|the) /, ""));
+const letters = text => [...text.toUpperCase().replace(/AND|[^A-Z]/g, "")].sort().join("");
 const alike = (one, other, within) => {
   const [given, right] = [one, other].map(Number);
   if (one === "" || Number.isNaN(given) || Number.isNaN(right)) return one === other;
   return Math.abs(given - right) <= Math.max(within, 6e-4) * Math.abs(right); // shown to 4 digits
 };
 const same = (guess, outcome, within) => {
-  const [given, right] = [parts(guess), parts(outcome)];
+  if (/^[A-Z]{1,6}$/.test(outcome)) return letters(guess) === letters(outcome); // a set: AD
+  const right = parts(outcome);
+  const given = right.length > 1 && !/[,，、]/.test(guess) ? parts(guess.trim().replace(/\s+(?:and\s+)?/g, ", ")) : parts(guess);
   return given.length === right.length && given.every((part, n) => alike(part, right[n], within));
 };
 

@@ -189,7 +189,7 @@ EXERCISE_2 = Exercise(
     success="three gradients from one number a row, and one more. No softmax was "
     "needed.",
     hints=(
-        "exp(scores - lse) is P. The mask belongs into these scores, too.",
+        "exp(scores - lse) is P. The mask belongs in these scores, too.",
         "dV = Pᵀ dO and dP = dO Vᵀ. Then dS = P ∘ (dP - D), with one number D a row.",
         "D = rowsum(dO ∘ O). S = scale · Q Kᵀ, so both dQ and dK hold the factor "
         "scale.",
