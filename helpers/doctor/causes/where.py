@@ -78,7 +78,7 @@ def sizes_of(m, like):
     """{what it is: numbers} that each element of a tensor of this shape has."""
     own = f"`{m.input}`" if like is m.x else m.output
     same = {name: t for name, t in m.tensors.items() if t.shape == like.shape}
-    found = {_(MAGNITUDE).format(of=own): like.abs(), own: like}
+    found = {own: like, _(MAGNITUDE).format(of=own): like.abs()}
     found |= {name: t for name, t in same.items() if name != own}
     found = {name: t for name, t in found.items() if not t.is_complex()}  # no sign
     inputs = [
