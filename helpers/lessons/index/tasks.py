@@ -172,7 +172,7 @@ TASKS = {  # by what they are about
              "11 A whole program: rounds", "`python -m helpers.doctor --run train.py`"),
         Task("know which checks belong in CI", "helpers/doctor/",
              "11 Deeper: which checks belong in CI: pytest --doctor (8 minutes)",
-             "`pytest -p helpers.doctor.plugin --doctor`"),
+             "`pytest --doctor`, with a wrong Function"),
         Task("find and repair a nan that comes now and then (`set_detect_anomaly`)",
              "helpers/ops/softplus.py", "11 Where a nan is born: set_detect_anomaly",
              "`examine`, with large inputs"),
