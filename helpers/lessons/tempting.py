@@ -442,10 +442,11 @@ TEMPTING = {
         ),
     },
     "13 start": {
-        0: N_("The loop has to take one step to see that nothing moves."),
-        53: N_(
-            "So many steps lead from 0 to the solution. Here the loop starts there."
+        "0": N_(
+            "From 0, the loop takes the most steps, and each one carries the gradient "
+            "further. The better the start, the fewer steps there are."
         ),
+        "1e-12 off": N_("Of the three, this one is in the middle: four steps."),
     },
     "13 several": {
         "converges": N_(

@@ -37,14 +37,17 @@ const holdingMost = async (pagefind, words) => {
 const section = ({ url, meta, content }, words) => {
   const title = together(meta.title);
   const whole = together(content);
-  const text = whole.startsWith(title) ? whole.slice(title.length).replace(/^[.\s]+/, "") : whole;
+  const called = together(meta.called ?? ""); // a chapter's other names count as its heading
+  const all = whole.startsWith(title) ? whole.slice(title.length).replace(/^[.\s]+/, "") : whole;
+  const text = called && all.includes(called) ? all.slice(0, all.lastIndexOf(called)) : all;
+  const names = `${title} ${called}`.toLowerCase();
   const stems = words.map(stem);
   const places = stems.map(part => text.toLowerCase().indexOf(part)).filter(at => at >= 0);
-  const headings = wordsOf(title.toLowerCase());
+  const headings = wordsOf(names);
   const isWhole = word => headings.has(word) || /\p{Script=Han}/u.test(word);
   const inHeading = words.map(word =>
-    !title.toLowerCase().includes(stem(word)) ? 0 : isWhole(word) ? 1 : 0.5);
-  const alone = [...headings].join() === words.join(); // a heading of these words comes first
+    !names.includes(stem(word)) ? 0 : isWhole(word) ? 1 : 0.5);
+  const alone = [...wordsOf(title.toLowerCase())].join() === words.join(); // a heading of these words comes first
   const heading = inHeading.reduce((sum, one) => sum + one, 0) + alone;
   if (!places.length && !heading) return null;
   const at = places.length ? Math.min(...places) : 0;
