@@ -20,12 +20,18 @@ TEMPTING = {
         "no": N_("It is nan at 100. But 100 is not among the points."),
     },
     "1 edges": {
-        1: N_("Two operations read `x`: the product, and the sum."),
-        3: N_("The sum of the elements reads the result, not `x`."),
+        1: N_("Two products read `x`: the one that gives `h`, and `h * x`."),
+        3: N_(
+            "`h` is computed once. Its two uses lead to one node, and from there one "
+            "edge leads to `x`."
+        ),
     },
     "1 bias": {
-        1: N_("The bias is added to each of the 4 rows: each adds 1."),
-        20: N_("That is the whole output. Each element of the bias meets 4 of it."),
+        0.05: N_(
+            "That is the weight of one element. Each bias is added in 4 of the 20."
+        ),
+        4: N_("That is the gradient of the sum. The mean divides it by 20."),
+        1: N_("A bias is added in 4 of 20 elements, and the mean divides by 20."),
     },
     "1 apply": {
         "both": N_("`apply` makes no instance, so nothing has set `self.target`."),
@@ -48,11 +54,15 @@ TEMPTING = {
         ),
     },
     "2 loss": {
-        "a rise": N_("The bias moves in the right direction, only too slowly."),
-        "as deep a fall": N_(
-            "The weight learns as it should, but with centred pixels only the bias "
-            "can say that eights are rare."
+        0.2: N_(
+            "The weight learns as it should, but with centred pixels only the bias can "
+            "say that eights are rare."
         ),
+        0.4: N_(
+            "Only one number of 65 is slow, but with centred pixels it alone can say "
+            "that eights are rare."
+        ),
+        0.8: N_("The bias moves in the right direction, only too slowly."),
     },
     "2 no sum": {
         "an error": N_(
@@ -104,18 +114,19 @@ TEMPTING = {
         ),
     },
     "3 steps": {
-        ("smaller", "smaller"): N_(
-            "Each goes down the gradient that it was given. But that of `features` "
-            "has passed the minus sign."
+        ("smaller", "larger"): N_(
+            "That is the outcome between the two. Behind `classifier`, its own "
+            "gradient has passed the minus sign as well."
         ),
-        ("larger", "larger"): N_(
-            "The minus sign stands between the two: the gradient of `classifier` has "
-            "not passed it."
+        ("larger", "smaller"): N_(
+            "The gradient of `features` comes through `classifier`, so it has passed "
+            "the minus sign, too."
         ),
     },
     "4 counts": {
         (2, 1, 1, 1): N_(
-            "`ExpOfInput` saves its input, and the square saves the result: two tensors."
+            "`ExpOfInput` saves its input, and the square saves the result: two "
+            "tensors."
         ),
         (2, 2, 1, 2): N_(
             "`Exp` and the square save the same tensor, which counts once."
@@ -155,7 +166,8 @@ TEMPTING = {
     },
     "5 call": {
         "second": N_(
-            "The second call leaves no history behind, but its own argument has one: it "
+            "The second call leaves no history behind, but its own argument has one: "
+            "it "
             "comes from the first call."
         ),
     },
@@ -216,12 +228,12 @@ TEMPTING = {
         (2, 8): N_("In evaluation, `Counter` does not count."),
     },
     "6 dict": {
-        (6, 6): N_("A `state_dict` is no copy: its tensors share the module's memory."),
-        (8, 10): N_(
+        (2, 2): N_("A `state_dict` is no copy: its tensors share the module's memory."),
+        (4, 6): N_(
             "The first change is in place. The second gives the module another tensor, "
             "of which the dict knows nothing."
         ),
-        (6, 8): N_("A `state_dict` is no copy: its tensors share the module's memory."),
+        (2, 4): N_("A `state_dict` is no copy: its tensors share the module's memory."),
     },
     "6 frozen": {
         (False, False, False): N_(
@@ -241,7 +253,8 @@ TEMPTING = {
     },
     "7 reads": {
         (31, 32, 33, 39, 40, 41): N_(
-            "31 and 39 lie before 32 and 40 in memory, but at the other end of the row above."
+            "31 and 39 lie before 32 and 40 in memory, but at the other end of the row "
+            "above."
         ),
         (32, 33, 34, 40, 41, 42): N_(
             "Thread 40 is in column 0: one column to the left is outside."
@@ -249,13 +262,11 @@ TEMPTING = {
     },
     "7 columns": {
         0: N_(
-            "The taps to the left of column 0 are wrong. And those to the right of column 7?"
+            "The taps to the left of column 0 are wrong. And those to the right of "
+            "column 7?"
         ),
     },
     "7 slip": {
-        "both": N_(
-            "Every read stays inside its array: the wrong column is less than 3, too."
-        ),
         "emulator": N_("The wrong column is less than 3, so it lies inside the array."),
         "neither": N_(
             "No access is forbidden. But the numbers are those of other pixels."
@@ -284,20 +295,22 @@ TEMPTING = {
         "a gradient": N_("Autograd cannot look into C++, and nobody has told it."),
     },
     "8 fake": {
-        "none": N_(
-            "Shape and dtype are right. But the C++ makes its input contiguous first."
+        "ABC": N_(
+            "Shape and dtype are right in all three. But the C++ makes its input "
+            "contiguous, and A keeps the strides of `photo.mT`."
         ),
-        "the shape": N_("Both have the shape of `x`."),
+        "AB": N_(
+            "Shape and dtype are right. But the C++ makes its input contiguous, and A "
+            "keeps the strides of `photo.mT`."
+        ),
+        "B": N_("C promises the same strides as B, in two steps."),
     },
     "9 graphs": {
-        "one graph": N_(
-            "The compiler looks into a Function, and there it meets SciPy, which it "
-            "cannot write down."
+        2: N_(
+            "One before SciPy, and one after it. But a graph also ends where `forward` "
+            "begins and where it ends."
         ),
-        "an error": N_(
-            "Only if one graph is asked for. Otherwise Python does what the compiler "
-            "cannot write down."
-        ),
+        3: N_("`forward` alone makes two: one before SciPy, and one after it."),
     },
     "9 nan": {
         "A and B": N_(
@@ -334,7 +347,8 @@ TEMPTING = {
     },
     "10 calls": {
         1437: N_(
-            "What stands inside `vmap` sees one scan. But it is called with all of them."
+            "What stands inside `vmap` sees one scan. But it is called with all of "
+            "them."
         ),
         2: N_(
             "One pass forward is enough; the other one, of `backward`, is not counted."
@@ -342,7 +356,8 @@ TEMPTING = {
     },
     "10 hessian": {
         "right": N_(
-            "In reverse mode it would be: `Exp` has a `backward`. But `hessian` is forward "
+            "In reverse mode it would be: `Exp` has a `backward`. But `hessian` is "
+            "forward "
             "over reverse."
         ),
         "wrong": N_("A missing `jvp` is an error, not a zero."),
@@ -367,10 +382,9 @@ TEMPTING = {
         5: N_("`carry` begins with zeros, and is appended at once."),
     },
     "11 inputs": {
-        -200: N_(
-            "There the exponential is 0, and 0 divided by 1 is 0: right in float32."
-        ),
-        2: N_("No number is large there."),
+        200: N_("float32 overflows much earlier: its largest number is about e^88.7."),
+        80: N_("e^80 is about 6 · 10³⁴, and float32 holds numbers up to 3 · 10³⁸."),
+        50: N_("e^50 is about 5 · 10²¹, and float32 holds numbers up to 3 · 10³⁸."),
     },
     "11 rejected": {
         "ReadsMemory": N_("`gradcheck` hands over a `grad_output` that is contiguous."),
@@ -412,13 +426,19 @@ TEMPTING = {
         ),
     },
     "12 batches": {
-        1: N_(
-            "One batch came. But the block runs twice, and a batch norm counts its runs."
+        (2, 2): N_(
+            "Both run the block twice. But the second run of `recompute` gets copies "
+            "of the module's buffers."
+        ),
+        (1, 1): N_(
+            "One batch came. But `checkpoint` runs the block twice, and a batch norm "
+            "counts its runs."
         ),
     },
     "12 logits": {
         1: N_(
-            "The logits are one. What does the softmax make, and what the backward pass?"
+            "The logits are one. What does the softmax make, and what the backward "
+            "pass?"
         ),
         2: N_("The logits and their log-softmax. The backward pass makes one more."),
     },
@@ -430,14 +450,16 @@ TEMPTING = {
     },
     "13 clamp": {
         3: N_(
-            "Three weights lie in the range. But `clamp` does not see the weights: it sees "
+            "Three weights lie in the range. But `clamp` does not see the weights: it "
+            "sees "
             "the rounded numbers."
         ),
         5: N_("So it would be if `clamp` had the slope 1 at its ends. There it is 0."),
     },
     "13 export": {
         (1, 1): N_(
-            "Both have the slope 1 in eager mode. An exported program holds operations, "
+            "Both have the slope 1 in eager mode. An exported program holds "
+            "operations, "
             "and a `backward` of your own is none."
         ),
     },
@@ -450,7 +472,8 @@ TEMPTING = {
     },
     "13 several": {
         "converges": N_(
-            "The forward pass starts at the solution. The backward pass does not: each of "
+            "The forward pass starts at the solution. The backward pass does not: each "
+            "of "
             "its steps multiplies the error by 3."
         ),
     },
@@ -467,7 +490,8 @@ TEMPTING = {
             "That is what autograd's count of changes is for. It missed this one."
         ),
         1: N_(
-            "The slope of the exponential at 0. But `backward` multiplies by what it saved."
+            "The slope of the exponential at 0. But `backward` multiplies by what it "
+            "saved."
         ),
     },
     "14 slopes": {
@@ -481,7 +505,24 @@ TEMPTING = {
         "all-to-all": N_("It only moves elements, and is its own transpose."),
     },
     "14 sum": {
-        1: N_("For a mean it is 1. DDP averages the gradients, whatever the loss is."),
+        (1, 0.25): N_(
+            "That would be right if DDP added the gradients. It averages them."
+        ),
+        (1, 4): N_(
+            "The average of means is the mean of all. The average of four sums is a "
+            "quarter of their sum."
+        ),
+        (4, 4): N_("For a mean it is 1: the average of means is the mean of all."),
+    },
+    "14 strides": {
+        (0, 4): N_(
+            "`dist.all_reduce` adds what lies in memory, element by element, and "
+            "process 1 stores other elements there."
+        ),
+        (0, 5): N_(
+            "That is what the other processes see. Process 1 reads the same memory by "
+            "columns."
+        ),
     },
     "15 loads": {
         9.4: N_("One load for each multiply-add: but it reads a pixel and a weight."),
@@ -491,7 +532,8 @@ TEMPTING = {
     },
     "15 constants": {
         "instructions": N_(
-            "They were the largest by far. But four in five of them were index arithmetic."
+            "They were the largest by far. But four in five of them were index "
+            "arithmetic."
         ),
         "bytes": N_("The bytes have not changed, and are no longer alone at the top."),
     },
@@ -518,13 +560,19 @@ TEMPTING = {
     "15 order": {
         "CEP": N_("One addition after the other: but which one is first?"),
         "C": N_(
-            "The partial sums are added in another order than the rows of `by_columns`, "
+            "The partial sums are added in another order than the rows of "
+            "`by_columns`, "
             "but in the same order each time."
         ),
     },
     "16 wheel": {
-        "csrc and src": N_("The C++ is in the wheel in another form: as a library."),
-        "src and tests": N_("The tests stay at home."),
+        3: N_(
+            "Those of `src`. One more file has to travel with every copy: the licence."
+        ),
+        6: N_(
+            "The C++ is compiled before the wheel is packed. The library is there, its "
+            "source is not."
+        ),
     },
     "16 tags": {
         "A": N_("`abi3` promises every later Python, too."),
@@ -558,7 +606,8 @@ TEMPTING = {
     },
     "17 second": {
         "only gradcheck": N_(
-            "The second derivative is wrong. But `gradgradcheck` measures a wrong one, too."
+            "The second derivative is wrong. But `gradgradcheck` measures a wrong one, "
+            "too."
         ),
         "neither": N_("At 0.5, 1 and 2 the copy in 16 bits is exact."),
         "only gradgradcheck": N_("At 0.5, 1 and 2 the copy in 16 bits is exact."),
@@ -613,7 +662,8 @@ TEMPTING = {
     },
     "20 anew": {
         4: N_(
-            "One forward and one for each order. But each order goes back through the last."
+            "One forward and one for each order. But each order goes back through the "
+            "last."
         ),
         3: N_(
             "One for each order. But each order goes back through all that came before."

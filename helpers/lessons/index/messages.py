@@ -223,7 +223,7 @@ MESSAGES = {
         Message("backward not multiplied by grad_output",
                 "`gradcheck`: `backward` returns the slope alone: multiply by "
                 "`grad_output`",
-                "04 5. A backward that is right only for ones"),
+                "04 5. The values of grad_output"),
         Message("is not implemented",
                 "`scaled_dot_product_attention` has one derivative: `attention`, or "
                 "the math backend",
@@ -691,6 +691,6 @@ MESSAGES = {
                 "16 Deeper: a wheel for each CUDA version (3 minutes)"),
         Message("Tried to register an operator",
                 "two packages, or one loaded twice, define the same name",
-                "16 An operator's name is shared by the whole process"),
+                "16 Two packages, one operator name"),
     ],
 }  # fmt: skip
