@@ -12,6 +12,7 @@ from pathlib import Path
 
 from candidates import verdicts
 from docutils import nodes
+from search import CALLED
 from search import rows as index_rows
 
 ROOT = Path(__file__).parents[1]
@@ -194,6 +195,14 @@ def _rows(builder, document):
             )
 
 
+def _chapter_rows(folder, cards):
+    """The same of each chapter, with what else people call it."""
+    for number, card in cards.items():
+        called = CALLED.get(number, ("", ""))[folder == "zh"]
+        title = f"{number} {card['name']}"
+        yield title, card["page"], card["question"], f"{title} {called}"
+
+
 def context(builder, folder, readme, chapters):
     """What the template of the front page needs."""
     words = WORDS[folder]
@@ -217,7 +226,7 @@ def context(builder, folder, readme, chapters):
             "ways": [(*words["ways"][way], leads[way]) for way in leads],
             "parts": parts,
             "through": through,
-            "rows": list(_rows(builder, look_up)),
+            "rows": [*_chapter_rows(folder, cards), *_rows(builder, look_up)],
             "candidates": list(verdicts(folder)),
             "first": cards["00"]["page"],
             "nineteen": cards["19"]["page"],

@@ -34,7 +34,6 @@ WISHES = {  # in Chinese; what is not here stays as the code says it
     r"one or more columns, 0 to 7": "一列或几列，0 到 7",
     r"one of the .*": "其中一个",
     r"a pair|two words": "两个词",
-    r"a string": "一个字符串",
     r"letters": "字母",
     r"the name of an exception": "异常的名字",
     r", or several(, such as|:) ": "，也可以是几个：",
@@ -55,9 +54,6 @@ CHOICES_IN_CHINESE = {  # beside the words that the code prints
     "neither": "两者都不是",
     "none": "没有",
     "all three": "三者都是",
-    "a rise": "上升",
-    "as deep a fall": "降得一样多",
-    "a smaller fall": "降得较少",
     "an error": "报错",
     "a wrong gradient": "梯度错误",
     "a right gradient": "梯度正确",
@@ -78,10 +74,8 @@ CHOICES_IN_CHINESE = {  # beside the words that the code prints
     "smoothed columns": "平滑了列",
     "smoothed rows": "平滑了行",
     "noise": "噪声",
-    "the shape": "形状",
-    "the strides": "步幅",
-    "one graph": "一张图",
-    "several graphs": "几张图",
+    "the solution": "解本身",
+    "1e-12 off": "偏离 1e-12",
     "the slope": "斜率",
     "converges": "收敛",
     "diverges": "发散",
@@ -179,6 +173,11 @@ def add_forms(notebook, folder):
                 "within": float(within[1]) if within else 0,
                 "right": right,
                 "wrong": wrong,
+                "labels": {
+                    choice: CHOICES_IN_CHINESE[choice]
+                    for choice in re.findall('"([^"]+)"', asked[1])
+                    if folder == "zh" and choice in CHOICES_IN_CHINESE
+                },
                 "why": {
                     shown(guess): _(why).replace("`", "")
                     for guess, why in TEMPTING.get(key and key[1], {}).items()

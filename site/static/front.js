@@ -47,8 +47,10 @@ const setUpCandidates = front => front.querySelectorAll(".candidates button").fo
   }));
 
 // English words without their endings (`stem` is the search's), pairs of Chinese characters.
+const SAYS_NOTHING = new Set("a an and do for how i in is it my of on or the to up what with".split(" "));
 const wordsIn = text => [
-  ...(text.match(/[a-z\d_.]*[a-z\d_]/g) ?? []).map(stem),
+  ...(text.replace(/\bin[- ]place/g, "inplace").match(/[a-z\d_.]*[a-z\d_]/g) ?? [])
+    .filter(word => !SAYS_NOTHING.has(word)).map(stem),
   ...(text.match(/\p{Script=Han}+/gu) ?? []).flatMap(run =>
     run.length === 1 ? run : [...run.slice(1)].map((second, place) => run[place] + second)),
 ];
@@ -57,16 +59,17 @@ const wordsIn = text => [
 // rows have it: a pasted message has many words that say nothing.
 const setUpLookUp = front => {
   const field = front.querySelector("#look-up"), list = front.querySelector("#rows");
-  const rows = [...list.children].map(row => [row, row.dataset.words.toLowerCase()]);
+  const rows = [...list.children].map(row => [row, wordsIn(row.dataset.words.toLowerCase())]);
+  const holds = (words, asked) => words.some(word => word.startsWith(asked));
   const weight = word => {
-    const having = rows.filter(([, text]) => text.includes(word)).length;
+    const having = rows.filter(([, words]) => holds(words, word)).length;
     return having ? Math.log(rows.length / having) : 0;
   };
   field.addEventListener("input", () => {
     const words = [...new Set(wordsIn(field.value.toLowerCase()))].map(word => [word, weight(word)]);
-    const score = text =>
-      words.reduce((sum, [word, weighs]) => sum + (text.includes(word) ? weighs : 0), 0);
-    const ranked = rows.map(([row, text]) => [row, score(text)]);
+    const score = inRow =>
+      words.reduce((sum, [word, weighs]) => sum + (holds(inRow, word) ? weighs : 0), 0);
+    const ranked = rows.map(([row, inRow]) => [row, score(inRow)]);
     ranked.sort(([, one], [, other]) => other - one);
     const enough = ranked[0][1] / 2;
     const found = ranked.filter(([, sum]) => sum > 0 && sum >= enough).slice(0, 8);

@@ -23,9 +23,10 @@ const foldAfter = form => { // the fold of the output that the prediction is abo
 };
 
 const judge = (form, guess) => {
-  const { outcome, within, right, wrong, why } = JSON.parse(form.dataset.answer);
+  const { outcome, within, right, wrong, why, labels } = JSON.parse(form.dataset.answer);
   const correct = same(guess, outcome, within);
-  const said = (correct ? right : wrong).replace("{outcome}", outcome).replace("{prediction}", guess);
+  const said = (correct ? right : wrong)
+    .replace("{outcome}", labels[outcome] ?? outcome).replace("{prediction}", labels[guess] ?? guess);
   const tempting = correct ? [] : Object.entries(why).filter(([wrong]) => same(guess, wrong, within)).slice(0, 1);
   form.querySelector("output").textContent = [said, ...tempting.map(([, why]) => why)].join(" ");
   const fold = foldAfter(form);
@@ -104,8 +105,18 @@ const letScroll = () => {
   document.addEventListener("toggle", mark, true); // of a fold
 };
 
+// A table that goes on beyond the edge says so.
+const markTables = () => {
+  const tables = document.querySelectorAll(".pst-scrollable-table-container");
+  const mark = table => table.classList.toggle(
+    "goes-on", table.scrollLeft + table.clientWidth < table.scrollWidth - 4);
+  for (const table of tables) table.addEventListener("scroll", () => mark(table));
+  for (const event of ["load", "resize"]) addEventListener(event, () => tables.forEach(mark));
+};
+
 document.addEventListener("DOMContentLoaded", () => {
   letBreak();
+  markTables();
   letScroll();
   setUpFolds();
   setUpPredictions();
