@@ -633,7 +633,16 @@ TEMPTING = {
         "right": N_("`D` is 0 off its diagonal. Its gradient is not."),
     },
     "18 other way": {
-        "Tensor": N_("The table knows `t`: what does it return?"),
+        ("Diagonal", "Diagonal"): N_(
+            "`x @ D.t()` does not pass `F.linear`, so your rule does not meet it."
+        ),
+        ("Tensor", "Tensor"): N_(
+            "`F.linear` meets your rule, and the table knows `t`: the gradient comes "
+            "back as a `Diagonal`."
+        ),
+        ("Tensor", "Diagonal"): N_(
+            "The rule stands in place of `F.linear`, not of `@`."
+        ),
     },
     "18 step": {
         "falls": N_("The gradient is right. But what does `add_` change?"),

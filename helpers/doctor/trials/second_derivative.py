@@ -26,8 +26,7 @@ REFUSED = (
 )
 WRONG = error(
     "double-backward-wrong",
-    "The gradient of {which} is right here, but its own derivative with respect to "
-    "{by} is silently wrong.",
+    "The derivative of the gradient of {which} with respect to {by} is silently wrong.",
 )
 IN_BACKWARD = N_(
     "what backward takes for a constant: an intermediate that is kept on ctx, or saved "
