@@ -69,8 +69,8 @@ CALLED = {  # what people type who look for a chapter, in English and in Chinese
         "分布式，多进程，多卡，张量并行，数据并行",
     ),
     "15": (
-        "optimize a kernel, memory bandwidth, occupancy, roofline, shared memory",
-        "优化核函数，内存带宽，占用率，共享内存",
+        "speed up, optimize a kernel, memory bandwidth, occupancy, roofline, shared memory",
+        "加速，优化核函数，内存带宽，占用率，共享内存",
     ),
     "16": (
         "publish a wheel, package, PyPI, setup.py, distribute an extension",

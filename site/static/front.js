@@ -60,7 +60,8 @@ const wordsIn = text => [
 const setUpLookUp = front => {
   const field = front.querySelector("#look-up"), list = front.querySelector("#rows");
   const rows = [...list.children].map(row => [row, wordsIn(row.dataset.words.toLowerCase())]);
-  const holds = (words, asked) => words.some(word => word.startsWith(asked));
+  const holds = (words, asked) => words.some(word =>
+    word === asked || asked.length > 3 && word.startsWith(asked));
   const weight = word => {
     const having = rows.filter(([, words]) => holds(words, word)).length;
     return having ? Math.log(rows.length / having) : 0;

@@ -8,7 +8,7 @@ const wordsOf = text =>
   new Set([...segmenter.segment(text)].filter(part => part.isWordLike).map(part => part.segment));
 // What the forms of a word have in common: clip, clips, clipped, clipping.
 const stem = word =>
-  word.length > 4 ? word.replace(/(ing|ed|es|s|e)$/, "").replace(/([bgmnpt])\1$/, "$1") : word;
+  word.length > 4 ? word.replace(/(?<=.{3})(ing|(?<!e)ed|es|s|e)$/, "").replace(/([bgmnpt])\1$/, "$1") : word;
 
 // The results that hold a word; a Chinese one with its characters in this order.
 const holding = async (pagefind, word) => {
