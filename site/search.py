@@ -32,7 +32,10 @@ CALLED = {  # what people type who look for a chapter, in English and in Chinese
         "constant argument, optional input None, non-tensor argument",
         "常数参数，可选输入，不可微参数",
     ),
-    "04": ("numerical gradient check, finite differences", "数值梯度检查，有限差分"),
+    "04": (
+        "test a gradient, numerical gradient check, finite differences",
+        "梯度检验，数值梯度检查，有限差分",
+    ),
     "05": (
         "double backward, second derivative of a custom function, Hessian",
         "二次反向传播，自定义函数的二阶导数，高阶导数，黑塞矩阵",
@@ -40,7 +43,7 @@ CALLED = {  # what people type who look for a chapter, in English and in Chinese
     "06": ("custom module, custom layer, nn.Module", "自定义模块，自定义层"),
     "07": (
         "write a CUDA kernel, CuPy RawKernel, convolution, involution",
-        "写 CUDA 核函数，卷积，内卷",
+        "写 CUDA 核函数，写 CUDA 内核，卷积，内卷",
     ),
     "08": (
         "bind C++ to Python, C++ extension, pybind11, TORCH_LIBRARY, ctypes",

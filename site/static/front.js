@@ -47,7 +47,7 @@ const setUpCandidates = front => front.querySelectorAll(".candidates button").fo
   }));
 
 // English words without their endings (`stem` is the search's), pairs of Chinese characters.
-const SAYS_NOTHING = new Set("a an and do for how i in is it my of on or the to up what with".split(" "));
+const SAYS_NOTHING = new Set("a an and can do for get how i in is it make my of on or the to up use what with work".split(" "));
 const wordsIn = text => [
   ...(text.replace(/\bin[- ]place/g, "inplace").match(/[a-z\d_.]*[a-z\d_]/g) ?? [])
     .filter(word => !SAYS_NOTHING.has(word)).map(stem),
@@ -70,13 +70,21 @@ const setUpLookUp = front => {
     const words = [...new Set(wordsIn(field.value.toLowerCase()))].map(word => [word, weight(word)]);
     const score = inRow =>
       words.reduce((sum, [word, weighs]) => sum + (holds(inRow, word) ? weighs : 0), 0);
-    const ranked = rows.map(([row, inRow]) => [row, score(inRow)]);
+    const asked = field.value.toLowerCase();
+    const literally = row => { // a message that is pasted holds what its row says
+      const said = row.querySelector("a").textContent.toLowerCase();
+      return asked.includes(said) ? said.length / 3 : 0;
+    };
+    const ranked = rows.map(([row, inRow]) => [row, score(inRow) + literally(row)]);
     ranked.sort(([, one], [, other]) => other - one);
     const enough = ranked[0][1] / 2;
     const found = ranked.filter(([, sum]) => sum > 0 && sum >= enough).slice(0, 8);
     for (const [row] of rows) row.hidden = true;
     for (const [row] of found) { row.hidden = false; list.append(row); }
     front.querySelector("#none").hidden = found.length > 0 || !words.length;
+  });
+  field.addEventListener("keydown", event => {
+    if (event.key === "Enter") list.querySelector("li:not([hidden]) a")?.click();
   });
 };
 

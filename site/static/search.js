@@ -1,6 +1,9 @@
 // Searches as one types. Pagefind's script and index are loaded with the first letter.
 // In the index, each Chinese character is a word (see site/search.py).
-const apart = text => text.replace(/(?<=\p{Script=Han})(?=\p{Script=Han})/gu, " ");
+// In a Chinese index, a name is cut at its underscores, too.
+const chinese = document.documentElement.lang.startsWith("zh");
+const apart = text => (chinese ? text.replaceAll("_", " ") : text)
+  .replace(/(?<=\p{Script=Han})(?=\p{Script=Han})/gu, " ");
 const together = text => text.replace(/(?<=\p{Script=Han}) (?=\p{Script=Han})/gu, "");
 
 const segmenter = new Intl.Segmenter("zh", { granularity: "word" }); // knows English words, too
