@@ -1,9 +1,11 @@
 // A page: predictions, what opens with an outcome, figures that grow, the drawer, the switch.
 
 // "w1 and W2", [3, 4] and (3,4): what counts is what stands between the marks.
-const parts = text => text.replace(/["'()（）[\]]/g, "").replace(/−/g, "-")
-  .split(/[,，、]| (?:and|和) /).map(part => part.trim().toLowerCase().replace(/^(?:only|an?|the) /, ""));
-const letters = text => [...text.toUpperCase().replace(/AND|[^A-Z]/g, "")].sort().join("");
+const parts = text => text.normalize("NFKC").replace(/["'()[\]]/g, "").replace(/−/g, "-")
+  .split(/[,、;]| (?:and|和) /)
+  .map(part => part.trim().toLowerCase().replace(/^(?:(?:and|only|an?|the) )+/, ""));
+const letters = text =>
+  [...text.normalize("NFKC").toUpperCase().replace(/AND|[^A-Z]/g, "")].sort().join("");
 const alike = (one, other, within) => {
   const [given, right] = [one, other].map(Number);
   if (one === "" || Number.isNaN(given) || Number.isNaN(right)) return one === other;
@@ -12,7 +14,8 @@ const alike = (one, other, within) => {
 const same = (guess, outcome, within) => {
   if (/^[A-Z]{1,6}$/.test(outcome)) return letters(guess) === letters(outcome); // a set: AD
   const right = parts(outcome);
-  const given = right.length > 1 && !/[,，、]/.test(guess) ? parts(guess.trim().replace(/\s+(?:and\s+)?/g, ", ")) : parts(guess);
+  const apart = parts(guess).length === 1; // "3 4" for 3, 4
+  const given = parts(right.length > 1 && apart ? guess.trim().replace(/\s+/g, ", ") : guess);
   return given.length === right.length && given.every((part, n) => alike(part, right[n], within));
 };
 
