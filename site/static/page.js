@@ -3,7 +3,7 @@
 // "w1 and W2", [3, 4] and (3,4): what counts is what stands between the marks.
 const parts = text => text.normalize("NFKC").replace(/["'()[\]]/g, "").replace(/−/g, "-")
   .split(/[,、;]| (?:and|和) /)
-  .map(part => part.trim().toLowerCase().replace(/^(?:(?:and|only|an?|the) )+/, ""));
+  .map(part => part.trim().toLowerCase().replace(/^(?:(?:and|only|an?|the) )+/, "")).filter(Boolean);
 const letters = text =>
   [...text.normalize("NFKC").toUpperCase().replace(/AND|[^A-Z]/g, "")].sort().join("");
 const alike = (one, other, within) => {
