@@ -360,12 +360,12 @@ def on_page(app, document, template, context, doctree):
                 file=f"{document}.ipynb",
                 source=SOURCE[folder].format(Path(document).name),
             )
-        line = f'<a class="switch" href="{other}">{SWITCH[folder]}</a> · {line}'
         bar = neighbours(document)
+        switch = f'<a class="switch" href="{other}">{SWITCH[folder]}</a>'
         body = context["body"].replace(
             "</h1>", f'</h1>\n<p class="how-to-run">{line}</p>', 1
         )
-        body = f'<nav class="bar">{bar}</nav>\n{body}'
+        body = f'<nav class="bar">{bar} {switch}</nav>\n{body}'
         core = DEEPER.search(body)
         if core:  # at the end of the core, too
             body = f'{body[: core.start()]}<p class="neighbours">{bar}</p>\n{body[core.start() :]}'

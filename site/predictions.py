@@ -145,8 +145,9 @@ def _fields(wish, reveal, folder):
         for c in choices
     ]
     hint = escape(_in_chinese(wish) if folder == "zh" else wish)
-    field = f'<input aria-label="{hint}" placeholder="{hint}" autocomplete="off">'
-    return " ".join(buttons) or f'{field} <button type="submit">{reveal}</button>'
+    field = f'<input aria-label="{hint}" autocomplete="off">'
+    ask = f'{field} <button type="submit">{reveal}</button> <small>{hint}</small>'
+    return " ".join(buttons) or ask
 
 
 def add_forms(notebook, folder):

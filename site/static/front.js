@@ -73,7 +73,7 @@ const setUpLookUp = front => {
     const asked = field.value.toLowerCase();
     const literally = row => { // a message that is pasted holds what its row says
       const said = row.querySelector("a").textContent.toLowerCase();
-      return asked.includes(said) ? said.length / 3 : 0;
+      return asked.includes(said) || said.includes(asked) ? Math.min(said.length, asked.length) / 3 : 0;
     };
     const ranked = rows.map(([row, inRow]) => [row, score(inRow) + literally(row)]);
     ranked.sort(([, one], [, other]) => other - one);

@@ -1,14 +1,20 @@
 // A page: predictions, what opens with an outcome, figures that grow, the drawer, the switch.
 
 // "w1 and W2", [3, 4] and (3,4): what counts is what stands between the marks.
-const parts = text => text.normalize("NFKC").replace(/["'()[\]]/g, "").replace(/−/g, "-")
-  .split(/[,、;]| (?:and|和) /)
+const parts = text => text.replace("⁻", "^-").normalize("NFKC").replace(/["'()[\]]/g, "").replace(/−/g, "-")
+  .split(/[,、;和]| and /)
   .map(part => part.trim().toLowerCase().replace(/^(?:(?:and|only|an?|the) )+/, "")).filter(Boolean);
 const letters = text =>
-  [...text.normalize("NFKC").toUpperCase().replace(/AND|[^A-Z]/g, "")].sort().join("");
+  [...text.normalize("NFKC").toUpperCase().replace(/\b(AND|ONLY)\b|[\s"'()[\],、;和]/g, "")].sort().join("");
+// 4, 4/5 and 10^-5, also with a unit or a word beside it: "near 0.6", "18.8 µs".
+const numberIn = text => {
+  const found = text.replace(/10\s*\^\s*/, "1e")
+    .match(/^[^\d.-]*(-?\d*\.?\d+(?:e-?\d+)?)(?:\s*\/\s*(\d+))?[^\d.]*$/);
+  return found ? found[1] / (found[2] ?? 1) : NaN;
+};
 const alike = (one, other, within) => {
-  const [given, right] = [one, other].map(Number);
-  if (one === "" || Number.isNaN(given) || Number.isNaN(right)) return one === other;
+  const right = Number(other), given = Number.isNaN(right) ? NaN : numberIn(one);
+  if (Number.isNaN(given)) return one === other;
   return Math.abs(given - right) <= Math.max(within, 6e-4) * Math.abs(right); // shown to 4 digits
 };
 const same = (guess, outcome, within) => {
@@ -80,9 +86,8 @@ const setUpDrawer = () => document.querySelectorAll(".page-toc a").forEach(link 
 
 // The switch of editions keeps the section: the n-th heading is the n-th there, too.
 const setUpSwitch = () => {
-  const link = document.querySelector("a.switch");
   const headings = () => [...document.querySelectorAll(".bd-article section[id]")];
-  link?.addEventListener("click", () => {
+  document.querySelector("a.switch")?.addEventListener("click", ({ currentTarget: link }) => {
     const above = headings().filter(section => section.getBoundingClientRect().top < 200);
     if (above.length > 1) link.hash = `section-${above.length}`;
   });

@@ -67,7 +67,7 @@ const section = ({ url, meta, content }, words) => {
 
 const marked = (text, stems) => {
   const wanted = stems.map(part => part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|");
-  return text.split(new RegExp(`(${wanted})`, "i")).map((part, number) => {
+  return text.split(new RegExp(`((?:${wanted})[a-z]*)`, "i")).map((part, number) => {
     if (number % 2 === 0) return part;
     const mark = document.createElement("mark");
     mark.textContent = part;
