@@ -277,7 +277,8 @@ def other_counts(site):
             site.hand.items(), key=lambda one: one[0] not in site.text
         ):
             if torch.is_tensor(t):
-                yield from [f"{name}.sum()"] * (t.dtype is torch.bool)
+                if t.dtype is torch.bool:
+                    yield f"{name}.sum()"
                 yield from (
                     f"{name}.numel()",
                     *(f"{name}.shape[{d}]" for d in range(t.dim())),

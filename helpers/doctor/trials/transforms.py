@@ -75,7 +75,9 @@ def forward_mode(exam):
         for i, value in enumerate(subject.values)
         if subject.inputs[i] not in lies
     }
-    every = [{i: u} for i, u in us.items()] + [us] * (len(us) > 1)
+    every = [{i: u} for i, u in us.items()]
+    if len(us) > 1:
+        every.append(us)
     for moves in every if declared else ():
         x = subject.inputs[min(moves)]
         try:
