@@ -189,3 +189,29 @@ def test_as_many_pixels_a_thread_as_are_aligned_in_all_rows(
         result, (name, *_) = launched(kernel, *tensors, geometry, on_cpu)
         assert template(name)[kernel != "grad_weight"] == pixels
         assert_close(result, expected, torch.float16)
+
+
+@needs_compiler
+@each_kernel
+def test_elements_that_lie_apart_are_loaded_one_by_one(kernel, monkeypatch):
+    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
+    geometry = SMALL["even rows"]
+    case = random_operands(kernel, geometry, torch.float16)
+    apart = [torch.stack((t, t + torch.nan), -1)[..., 0] for t in case]
+    result, (name, *_) = launched(kernel, *apart, geometry, on_cpu)
+    assert template(name)[kernel != "grad_weight"] == 1
+    expected = getattr(plain, kernel)(*case, geometry)
+    assert_close(result, expected, torch.float16)
+
+
+@pytest.mark.parametrize("stride, dilation, pixels", [(2, 1, 2), (4, 1, 1), (1, 4, 1)])
+def test_neighbours_share_a_thread_only_if_that_saves_loads(
+    stride, dilation, pixels, monkeypatch
+):
+    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
+    padding = dilation if stride == 1 else 1
+    geometry = make_geometry(
+        1, 1, 1, (1, 8 * stride), (1, 3), (1, stride), (0, padding), (1, dilation)
+    )
+    name, *_ = chosen("forward", geometry, torch.float32)
+    assert template(name)[1] == pixels

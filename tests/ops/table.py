@@ -278,7 +278,11 @@ OPS = {
                 ValueError,
                 "does not fit into an input of 5 x 6",
             ),
-            ({"input": random(2, 4, 0, 6)}, ValueError, "does not fit"),
+            (
+                {"input": random(2, 4, 0, 6), "padding": (3, 1)},
+                ValueError,
+                "does not fit into an input of 0 x 6",
+            ),
             ({"stride": 0}, ValueError, "stride must be 1 or more, got 0"),
             (
                 {"dilation": (1, 0)},

@@ -286,6 +286,7 @@ def test_a_hook_of_a_tensor_that_f_closes_over_is_refused():
         ({"z0": 1.0}, TypeError, "z0 must be a torch.Tensor, got float"),
         ({"z0": torch.ones(2).int()}, TypeError, "z0 must be floating-point, got"),
         ({"tol": 1e-8}, ValueError, "tol must lie between 1.2e-07"),
+        ({"tol": 1.0}, ValueError, "and 1, got 1.0"),
         ({"tol": float("nan")}, ValueError, "got nan"),
         ({"z0": torch.ones(2).half()}, ValueError, "the resolution of torch.float16"),
         ({"max_steps": 0}, ValueError, "max_steps must be 1 or more, got 0"),
