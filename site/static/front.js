@@ -75,12 +75,12 @@ const setUpLookUp = front => {
       const said = row.querySelector("a").textContent.toLowerCase();
       return asked.includes(said) || said.includes(asked) ? Math.min(said.length, asked.length) / 3 : 0;
     };
-    const ranked = rows.map(([row, inRow]) => [row, score(inRow) + literally(row)]);
-    ranked.sort(([, one], [, other]) => other - one);
-    const enough = ranked[0][1] / 2;
-    const found = ranked.filter(([, sum]) => sum > 0 && sum >= enough).slice(0, 8);
+    const scored = rows.map(([row, inRow]) => ({ row, words: score(inRow), all: score(inRow) + literally(row) }));
+    const enough = Math.max(...scored.map(one => one.words)) / 2;
+    const found = scored.filter(one => one.words > 0 && one.words >= enough)
+      .sort((one, other) => other.all - one.all).slice(0, 8).map(one => one.row);
     for (const [row] of rows) row.hidden = true;
-    for (const [row] of found) { row.hidden = false; list.append(row); }
+    for (const row of found) { row.hidden = false; list.append(row); }
     front.querySelector("#none").hidden = found.length > 0 || !words.length;
   });
   field.addEventListener("keydown", event => {
