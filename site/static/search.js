@@ -4,7 +4,8 @@
 const chinese = document.documentElement.lang.startsWith("zh");
 const apart = text => (chinese ? text.replaceAll("_", " ") : text)
   .replace(/(?<=\p{Script=Han})(?=\p{Script=Han})/gu, " ");
-const together = text => text.replace(/(?<=\p{Script=Han}) (?=\p{Script=Han})/gu, "");
+const together = text => text.replaceAll("\u200b", "") // Pagefind's marks in a name
+  .replace(/(?<=\p{Script=Han}) (?=\p{Script=Han})/gu, "");
 
 const segmenter = new Intl.Segmenter("zh", { granularity: "word" }); // knows English words, too
 const wordsOf = text =>
@@ -16,7 +17,7 @@ const stem = word =>
 // The results that hold a word; a Chinese one with its characters in this order.
 const holding = async (pagefind, word) => {
   const { results } = await pagefind.search(apart(word));
-  if (apart(word) === word) return results;
+  if (!/\p{Script=Han}/u.test(word)) return results;
   const inOrder = await pagefind.search(`"${apart(word)}"`);
   const ids = new Set(inOrder.results.map(result => result.id));
   return results.filter(result => ids.has(result.id));
