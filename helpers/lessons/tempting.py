@@ -125,8 +125,7 @@ TEMPTING = {
     },
     "4 counts": {
         (2, 1, 1, 1): N_(
-            "`ExpOfInput` saves its input, and the square saves the result: two "
-            "tensors."
+            "`ExpOfInput` saves its input, and the square saves the result: two tensors."
         ),
         (2, 2, 1, 2): N_(
             "`Exp` and the square save the same tensor, which counts once."
@@ -166,8 +165,7 @@ TEMPTING = {
     },
     "5 call": {
         "second": N_(
-            "The second call leaves no history behind, but its own argument has one: "
-            "it "
+            "The second call leaves no history behind, but its own argument has one: it "
             "comes from the first call."
         ),
     },
@@ -253,8 +251,7 @@ TEMPTING = {
     },
     "7 reads": {
         (31, 32, 33, 39, 40, 41): N_(
-            "31 and 39 lie before 32 and 40 in memory, but at the other end of the row "
-            "above."
+            "31 and 39 lie before 32 and 40 in memory, but at the other end of the row above."
         ),
         (32, 33, 34, 40, 41, 42): N_(
             "Thread 40 is in column 0: one column to the left is outside."
@@ -262,8 +259,7 @@ TEMPTING = {
     },
     "7 columns": {
         0: N_(
-            "The taps to the left of column 0 are wrong. And those to the right of "
-            "column 7?"
+            "The taps to the left of column 0 are wrong. And those to the right of column 7?"
         ),
     },
     "7 slip": {
@@ -347,8 +343,7 @@ TEMPTING = {
     },
     "10 calls": {
         1437: N_(
-            "What stands inside `vmap` sees one scan. But it is called with all of "
-            "them."
+            "What stands inside `vmap` sees one scan. But it is called with all of them."
         ),
         2: N_(
             "One pass forward is enough; the other one, of `backward`, is not counted."
@@ -356,8 +351,7 @@ TEMPTING = {
     },
     "10 hessian": {
         "right": N_(
-            "In reverse mode it would be: `Exp` has a `backward`. But `hessian` is "
-            "forward "
+            "In reverse mode it would be: `Exp` has a `backward`. But `hessian` is forward "
             "over reverse."
         ),
         "wrong": N_("A missing `jvp` is an error, not a zero."),
@@ -437,8 +431,7 @@ TEMPTING = {
     },
     "12 logits": {
         1: N_(
-            "The logits are one. What does the softmax make, and what the backward "
-            "pass?"
+            "The logits are one. What does the softmax make, and what the backward pass?"
         ),
         2: N_("The logits and their log-softmax. The backward pass makes one more."),
     },
@@ -450,16 +443,14 @@ TEMPTING = {
     },
     "13 clamp": {
         3: N_(
-            "Three weights lie in the range. But `clamp` does not see the weights: it "
-            "sees "
+            "Three weights lie in the range. But `clamp` does not see the weights: it sees "
             "the rounded numbers."
         ),
         5: N_("So it would be if `clamp` had the slope 1 at its ends. There it is 0."),
     },
     "13 export": {
         (1, 1): N_(
-            "Both have the slope 1 in eager mode. An exported program holds "
-            "operations, "
+            "Both have the slope 1 in eager mode. An exported program holds operations, "
             "and a `backward` of your own is none."
         ),
     },
@@ -472,8 +463,7 @@ TEMPTING = {
     },
     "13 several": {
         "converges": N_(
-            "The forward pass starts at the solution. The backward pass does not: each "
-            "of "
+            "The forward pass starts at the solution. The backward pass does not: each of "
             "its steps multiplies the error by 3."
         ),
     },
@@ -490,8 +480,7 @@ TEMPTING = {
             "That is what autograd's count of changes is for. It missed this one."
         ),
         1: N_(
-            "The slope of the exponential at 0. But `backward` multiplies by what it "
-            "saved."
+            "The slope of the exponential at 0. But `backward` multiplies by what it saved."
         ),
     },
     "14 slopes": {
@@ -532,8 +521,7 @@ TEMPTING = {
     },
     "15 constants": {
         "instructions": N_(
-            "They were the largest by far. But four in five of them were index "
-            "arithmetic."
+            "They were the largest by far. But four in five of them were index arithmetic."
         ),
         "bytes": N_("The bytes have not changed, and are no longer alone at the top."),
     },
@@ -560,8 +548,7 @@ TEMPTING = {
     "15 order": {
         "CEP": N_("One addition after the other: but which one is first?"),
         "C": N_(
-            "The partial sums are added in another order than the rows of "
-            "`by_columns`, "
+            "The partial sums are added in another order than the rows of `by_columns`, "
             "but in the same order each time."
         ),
     },
@@ -606,8 +593,7 @@ TEMPTING = {
     },
     "17 second": {
         "only gradcheck": N_(
-            "The second derivative is wrong. But `gradgradcheck` measures a wrong one, "
-            "too."
+            "The second derivative is wrong. But `gradgradcheck` measures a wrong one, too."
         ),
         "neither": N_("At 0.5, 1 and 2 the copy in 16 bits is exact."),
         "only gradgradcheck": N_("At 0.5, 1 and 2 the copy in 16 bits is exact."),
@@ -671,8 +657,7 @@ TEMPTING = {
     },
     "20 anew": {
         4: N_(
-            "One forward and one for each order. But each order goes back through the "
-            "last."
+            "One forward and one for each order. But each order goes back through the last."
         ),
         3: N_(
             "One for each order. But each order goes back through all that came before."
