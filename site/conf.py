@@ -1,6 +1,7 @@
 """How the pages are made that people read without installing anything.
 
-    pip install -r requirements.txt -r site/requirements.txt && python site/mathjax.py
+    pip install -r requirements.txt -r site/requirements.txt
+    npm ci --prefix site  # sets the formulas, makes the index of the search
     sphinx-build -W --keep-going -n -c site . _site
 
 Both editions, from the outputs stored in the notebooks; only wrong attempts at the exercises are
@@ -10,6 +11,7 @@ judged while the pages are made.
 import json
 import os
 import re
+import subprocess
 import sys
 from gettext import NullTranslations
 from html import escape
@@ -25,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "site"))
 import front  # noqa: E402
 from exercises import add_help  # noqa: E402
+from formulas import FONTS, set_formulas  # noqa: E402
 from predictions import add_forms  # noqa: E402
 from search import name_rows, write_index  # noqa: E402
 
@@ -106,21 +109,12 @@ extensions = ["myst_nb", "sphinx_copybutton"]
 root_doc = "README"
 include_patterns = ["README.md", "README.zh.md", "notebooks/*.ipynb", "zh/*.ipynb"]
 nb_execution_mode = "off"
-myst_enable_extensions = ["dollarmath", "amsmath"]
+myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 myst_heading_slug_func = "anchors.of_jupyterlab"
 smartquotes_action = (
     "qe"  # quotes and ellipses: `--doctor` in a heading keeps its two dashes
 )
-mathjax_path = "mathjax/startup.js"
-mathjax3_config = {
-    "loader": {
-        "load": ["input/tex-base", "[tex]/ams", "output/chtml", "a11y/assistive-mml"]
-    },
-    "tex": {"packages": {"[+]": ["ams"]}},
-    "options": {"enableAssistiveMml": True},
-}
-
 html_theme = "sphinx_book_theme"
 html_context = {
     "default_mode": "auto"
@@ -133,7 +127,7 @@ html_theme_options = {
 copybutton_selector = "div.highlight:not(.cell_output *) pre"
 html_title = project
 html_favicon = "static/favicon.svg"
-html_static_path = ["static", "../.github/pictures/slope.png"]
+html_static_path = ["static", "../.github/pictures/slope.png", str(FONTS)]
 html_css_files = ["style.css"]
 html_js_files = ["search.js", "page.js"]
 html_sourcelink_suffix = (
@@ -149,6 +143,7 @@ DEEPER = re.compile(
     r'<section id="[^"]*">\s*(?:<span id="[^"]*"></span>\s*)?<h2>(?:Deeper:|选读：)'
 )
 LOG = logging.getLogger(__name__)
+PLAIN = re.compile(r'<span class="(?:[npw]|std std-ref)">([^<]*)</span>')
 PART = re.compile(r"(?<=[^\W_][_/.=])(?=\w{3})")
 TO_A_CELL = re.compile(r"\]\((\d\d_\w+\.ipynb)#cell-id=([^)\s]+)\)")
 LINK = re.compile(r"(?s:```.*?```)|`[^`\n]*`|\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
@@ -370,7 +365,13 @@ def on_page(app, document, template, context, doctree):
         if core:  # at the end of the core, too
             body = f'{body[: core.start()]}<p class="neighbours">{bar}</p>\n{body[core.start() :]}'
         context["body"] = body
+    if context["has_maths_elements"]:
+        fonts = context["pathto"]("_static", resource=True)
+        context["body"], style = set_formulas(context["body"], fonts)
+        context["metatags"] = context.get("metatags", "") + style
+        context["has_maths_elements"] = False  # or Sphinx brings MathJax
     context["body"] = SET_UP.sub(rf"\1{IMPORTS[folder]}\2", context["body"])
+    context["body"] = PLAIN.sub(r"\1", context["body"])  # in the colour of the text
     unhelpful = ' aria-label="Toggle hidden content"'  # is read out instead of "Show the output"
     context["body"] = context["body"].replace(unhelpful, "")
     paragraphs = (  # of words; the first of a README is the link to the other edition
@@ -398,9 +399,19 @@ def describe(context, document, description, other):
     context["metatags"] = "\n".join([context.get("metatags", ""), *tags, ""])
 
 
+def without_unused_rules(out):
+    """Leaves in the large style sheets what pages and scripts name: a quarter."""
+    content = [out / "**/*.html", out / "**/*.js"]
+    for name in ("styles/pydata-sphinx-theme.css", "mystnb.*.css"):
+        (sheet,) = (out / "_static").glob(name)
+        command = ["npx", "--prefix", ROOT / "site", "purgecss", "--css", sheet]
+        command += ["--output", sheet.parent, "--content", *content]
+        subprocess.run(command, check=True)
+
+
 def on_finished(app, exception):
     """The index of the search; `zh/` leads to the Chinese edition; colours without
-    scripts."""
+    scripts; a lighter style sheet."""
     if exception or app.builder.name != "html":
         return
     out = Path(app.outdir)
@@ -409,6 +420,7 @@ def on_finished(app, exception):
         page.write_text(
             text.replace('data-theme="auto"', 'data-theme="light"', 1), "utf-8"
         )
+    without_unused_rules(out)
     write_index(app, lambda document: LANGUAGE[edition(document)])
     (out / "zh" / "index.html").write_text(
         '<!doctype html><meta http-equiv="refresh" content="0; url=../index.zh.html">'

@@ -5,14 +5,13 @@ Outputs and solutions are left out: they are not to be given away. Pagefind and 
 cut Chinese into the same words, so each character is a word here.
 """
 
-import asyncio
 import re
 import shutil
 from html import escape
 from pathlib import Path
 
 from docutils import nodes
-from pagefind.index import PagefindIndex
+from node import node
 
 RECORD = (
     '<html lang="{language}"><body><h1 data-pagefind-weight="{weight}">{heading}</h1>'
@@ -164,14 +163,6 @@ def sections(doctree):
         yield row["ids"][0], row[0].astext(), "".join(map(text_of, row[-2:]))
 
 
-async def _write(records, folder):
-    async with PagefindIndex(
-        {"output_path": str(folder)}
-    ) as index:  # written at the end
-        for url, content in records:
-            await index.add_html_file(url=url, content=content)
-
-
 def write_index(app, language_of):
     """Writes `pagefind/` beside the pages; `language_of` gives the language of a document."""
     records = []
@@ -195,9 +186,9 @@ def write_index(app, language_of):
             )
             called = ""  # the chapter is found by it, not each of its sections
             url = f"{app.builder.get_target_uri(document)}#{name}"
-            records.append((url, BETWEEN_CHARACTERS.sub(" ", content)))
+            records.append(dict(url=url, content=BETWEEN_CHARACTERS.sub(" ", content)))
     folder = app.outdir / "pagefind"
     shutil.rmtree(
         folder, ignore_errors=True
     )  # or what an earlier build wrote stays there
-    asyncio.run(_write(records, folder))
+    node("search_index.mjs", records=records, folder=str(folder))

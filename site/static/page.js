@@ -93,7 +93,7 @@ const setUpSwitch = () => {
   });
   const found = location.hash.match(/^#section-(\d+)$/);
   const land = () => headings()[found[1] - 1]?.scrollIntoView({ behavior: "instant" });
-  if (found) addEventListener("load", () => setTimeout(land, 300)); // formulas are set by then
+  if (found) addEventListener("load", land);
 };
 
 // A long name breaks at its underscores.
@@ -108,8 +108,7 @@ const letScroll = () => {
     for (const formula of document.querySelectorAll("mjx-container:not([tabindex])"))
       if (formula.scrollWidth > formula.clientWidth) formula.tabIndex = 0;
   };
-  addEventListener("load", () => window.MathJax?.startup.promise.then(mark));
-  addEventListener("resize", mark);
+  for (const event of ["load", "resize"]) addEventListener(event, mark);
   document.addEventListener("toggle", mark, true); // of a fold
 };
 

@@ -91,9 +91,9 @@ class Quiet(SimpleHTTPRequestHandler):
 def site(tmp_path_factory):
     """The address of the pages, built from this checkout."""
     if shutil.which("npm") is None:
-        pytest.skip("there is no npm, which brings MathJax: install Node.js")
+        pytest.skip("there is no npm, which makes the pages: install Node.js")
     out = tmp_path_factory.mktemp("site")
-    subprocess.run([sys.executable, "site/mathjax.py"], cwd=ROOT, check=True)
+    subprocess.run(["npm", "ci", "--prefix", "site"], cwd=ROOT, check=True)
     command = [
         sys.executable,
         "-m",
@@ -126,7 +126,7 @@ def course(tmp_path_factory):
     """A copy of the course, in which JupyterLab may write."""
     copy = tmp_path_factory.mktemp("lab") / "course"
     left_out = shutil.ignore_patterns(
-        ".git", ".venv", "_site", "jupyter_execute", "mathjax"
+        ".git", ".venv", "_site", "jupyter_execute", "node_modules"
     )
     return shutil.copytree(ROOT, copy, ignore=left_out)
 

@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from helpers.lessons.exercise import exercises
-from tests.browser.conftest import CHAPTERS, FOLDERS, ROOT, formulas, look
+from tests.browser.conftest import CHAPTERS, FOLDERS, ROOT, look
 
 FRONT = {"notebooks": "index.html", "zh": "index.zh.html"}
 PAGES = {
@@ -30,11 +30,11 @@ EIGHT = [
 ]
 each_page = pytest.mark.parametrize("name", [*FRONT.values(), *PAGES])
 each_front = pytest.mark.parametrize("folder, name", FRONT.items())
-each_theme = pytest.mark.parametrize("theme", ["light", "dark"])
+LOOKS = (390, "dark"), (1300, "light")  # widths and themes
 
 
 def show(page, site, name, theme="light", width=1300):
-    """Opens a page and waits until its formulas are set; returns the requests to other hosts."""
+    """Opens a page; returns the requests to other hosts."""
     elsewhere = []
 
     def watch(request):
@@ -46,19 +46,13 @@ def show(page, site, name, theme="light", width=1300):
     # no colour is caught on its way to another
     page.emulate_media(color_scheme=theme, reduced_motion="reduce")
     page.goto(site + name)
-    if name in PAGES and formulas(PAGES[name]):
-        page.wait_for_function(
-            "window.MathJax && MathJax.startup && MathJax.startup.promise"
-        )
-        page.evaluate("MathJax.startup.promise")
     assert page.evaluate("document.documentElement.dataset.theme") == theme
     return elsewhere
 
 
 @each_page
-@each_theme
-def test_a_page_is_whole(page, site, name, theme):
-    for width in (390, 1300):
+def test_a_page_is_whole(page, site, name):
+    for width, theme in LOOKS:
         assert show(page, site, name, theme, width) == []
         wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, f"wider than {width}"
@@ -71,11 +65,10 @@ def test_a_page_is_whole(page, site, name, theme):
 
 
 @each_page
-@each_theme
-def test_a_page_is_accessible(page, site, name, theme, request):
+def test_a_page_is_accessible(page, site, name, request):
     if name not in EIGHT and not request.config.getoption("--all-chapters"):
         pytest.skip("runs with --all-chapters")
-    for width in (390, 1300):
+    for width, theme in LOOKS:
         show(page, site, name, theme, width)
         page.evaluate(
             "document.querySelectorAll('details').forEach(fold => fold.open = true)"
@@ -328,8 +321,8 @@ def test_the_switch_leads_to_the_same_page(page, site):
         assert page.url == site + name
 
 
-@each_front
-def test_a_first_visit_is_light(page, site, folder, name):
+@pytest.mark.parametrize("name", EIGHT)
+def test_a_first_visit_is_light(page, site, name):
     loaded, complaints = {}, []
     page.on("response", lambda answer: loaded.update({answer.url: len(answer.body())}))
     page.on(
@@ -337,10 +330,11 @@ def test_a_first_visit_is_light(page, site, folder, name):
     )
     page.goto(site + name, wait_until="networkidle")
     assert complaints == []
-    assert sum(loaded.values()) < 1_000_000, sorted(
-        loaded.items(), key=lambda item: item[1]
-    )
-    assert not any("pagefind" in url or "/_images/" in url for url in loaded)
+    if name in FRONT.values():
+        assert not any("/_images/" in url for url in loaded)
+    assert not any("pagefind" in url for url in loaded)
+    bytes_of = {url: n for url, n in loaded.items() if "/_images/" not in url}
+    assert sum(bytes_of.values()) < 1_000_000, bytes_of
 
 
 def test_a_picture_is_loaded_when_it_is_near(page, site):
