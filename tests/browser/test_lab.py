@@ -131,6 +131,23 @@ def test_a_link_to_a_cell_lands(page, lab, folder):
         expect(shown.first).to_be_in_viewport(timeout=30_000)
 
 
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_an_outcome_and_what_follows_are_revealed_by_clicks(page, lab, folder):
+    path = ROOT / folder / "05_higher_order.ipynb"
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    place = next(n for n, c in enumerate(cells) if c["metadata"].get("jupyter"))
+    page.goto(f"{lab}/tree/{named(path)}.ipynb?reset")
+    cell, following = (page.locator(".jp-Cell").nth(place + n) for n in (0, 1))
+    outcome, why = cell.locator(".jp-OutputArea-output"), following.locator("details p")
+    expect(cell.locator(".jp-Placeholder")).to_be_visible()
+    for hidden in (outcome.first, why.first):
+        expect(hidden).to_be_hidden()
+    cell.locator(".jp-Placeholder").click()
+    expect(outcome.first).to_contain_text("12.0")
+    following.locator("summary").click()
+    expect(why.first).to_be_visible()
+
+
 TRIPLE = """class Triple(Function):
     @staticmethod
     def forward(ctx, x):
