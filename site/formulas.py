@@ -10,7 +10,9 @@ FONTS = (
     SITE / "node_modules" / "mathjax" / "es5" / "output" / "chtml" / "fonts" / "woff-v2"
 )
 # What Sphinx writes for MathJax to find.
-MARKED = re.compile(r"\\\((.+?)\\\)(?=</span>)|\\\[(.+?)\\\](?=</div>)", re.DOTALL)
+MARKED = re.compile(r'(?<=nohighlight">)\s*(?:\\\((.+?)\\\)|\\\[(.+?)\\\])', re.DOTALL)
+# No line begins with the comma that follows a formula.
+FOLLOWED = re.compile(r'<span class="math(?:(?!</span>).)+</span>[,.;:)?]+', re.DOTALL)
 
 
 def set_formulas(body, fonts):
@@ -21,4 +23,6 @@ def set_formulas(body, fonts):
     ]
     answer = json.loads(node("formulas.cjs", fonts=fonts, formulas=formulas))
     html, style = iter(answer["html"]), re.sub(r"\s+", " ", answer["css"])
-    return MARKED.sub(lambda _: next(html), body), f"<style>{style}</style>"
+    body = MARKED.sub(lambda _: next(html), body)
+    body = FOLLOWED.sub(r'<span class="followed">\g<0></span>', body)
+    return body, f"<style>{style}</style>"
