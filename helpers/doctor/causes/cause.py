@@ -1,28 +1,19 @@
 """How a cause is declared: one row of a table, its test beside it."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from ..function.isolation import CallError
-from ..report import TEXTS, Text, error
+from ..report import TEXTS, error
 
-CAUSES = []  # in the order in which they are tried
+CAUSES = []  # (text, test), in the order in which they are tried
 
 
-@dataclass
-class Cause:
-    text: Text
-    test: Callable
-
-    def gaps(self, ms):
-        """What fills the gaps of the sentence, if this is the cause; or None."""
-        if not inspect.isgeneratorfunction(self.test):
-            return self.test(ms)
-        tried = (
-            gaps for gaps, holds in self.test(ms) if all(true_of(holds, m) for m in ms)
-        )
-        return next(tried, None)
+def gaps_of(test, ms):
+    """What fills the gaps of the sentence, if this is the cause; or None."""
+    if not inspect.isgeneratorfunction(test):
+        return test(ms)
+    tried = (gaps for gaps, holds in test(ms) if all(true_of(holds, m) for m in ms))
+    return next(tried, None)
 
 
 def cause(code, message=None, look=""):
@@ -35,9 +26,8 @@ def cause(code, message=None, look=""):
     """
 
     def register(test):
-        CAUSES.append(
-            Cause(error(code, message, look) if message else TEXTS[code], test)
-        )
+        text = error(code, message, look) if message else TEXTS[code]
+        CAUSES.append((text, test))
         return test
 
     return register
@@ -55,5 +45,5 @@ def true_of(holds, m):
 def named(ms):
     """The text of the first cause that fits, and what fills its gaps; the last one
     always does."""
-    found = ((row.text, row.gaps(ms)) for row in CAUSES)
+    found = ((text, gaps_of(test, ms)) for text, test in CAUSES)
     return next((text, gaps) for text, gaps in found if gaps is not None)

@@ -237,7 +237,9 @@ def factor_missing(ms):
     of += [(_(EXP).format(name=name), name, torch.exp) for name in names]
     for (what, name, made), (power, lacks) in itertools.product(of, POWERS.items()):
         number = ms.multiple(
-            lambda m: (m.given * made(m.wide(name)) ** power).nan_to_num()
+            lambda m: (
+                m.given * made(m.row(m.tensors[name].expand(m.shape))) ** power
+            ).nan_to_num()
         )
         if number:
             rest = _(", and is multiplied by {factor}").format(factor=brief(1 / number))

@@ -54,32 +54,26 @@ class Spots:
 
 def of_elements(m):
     """The elements of an input; what is right only because it is small is neither."""
-    off, size = (
-        (m.sampled - m.expected).abs(),
-        torch.maximum(m.sampled.abs(), m.expected.abs()),
-    )
-    size = m.tolerance * size
-    right = (off <= m.error + size).all(0) & ((m.error <= size) | (m.sampled == 0)).all(
-        0
-    )
-    wrong = m.trusted & (off > 10 * m.error + size).any(0)
-    near = m.trusted & right & (off > 10 * m.error + 0.1 * size).any(0)
-    by = (off / size).nan_to_num().amax(0)[wrong]
+    size = m.tolerance * torch.maximum(m.sampled.abs(), m.expected.abs())
+    known = (m.error <= size) | (m.sampled == 0)
+    right = m.trusted & (known & (m.off <= m.error + size)).all(0)
+    wrong = m.trusted & (m.off > 10 * m.error + size).any(0)
+    near = right & (m.off > 10 * m.error + 0.1 * size).any(0)
+    by = (m.off / size).nan_to_num().amax(0)[wrong]
     smooth = bool(near.any() or len(by) and by.min() < 1e-3 * by.median())
     sizes = {what: t[m.elements] for what, t in sizes_of(m, m.x).items()}
     bounds = m.subject.numbers | {
         f"-{name}": -n for name, n in m.subject.numbers.items()
     }
     bounds |= {} if smooth else WHOLE
-    return Spots(m.elements, m.trusted & right & ~near, wrong, sizes, bounds, smooth)
+    return Spots(m.elements, right & ~near, wrong, sizes, bounds, smooth)
 
 
 def sizes_of(m, like):
     """{what it is: numbers} that each element of a tensor of this shape has."""
     own = f"`{m.input}`" if like is m.x else m.output
     same = {name: t for name, t in m.tensors.items() if t.shape == like.shape}
-    found = {own: like, _(MAGNITUDE).format(of=own): like.abs()}
-    found |= {name: t for name, t in same.items() if name != own}
+    found = {own: like, _(MAGNITUDE).format(of=own): like.abs(), **same}
     found = {name: t for name, t in found.items() if not t.is_complex()}  # no sign
     inputs = [
         (n, t) for n, t in same.items() if t.is_floating_point() and n != m.output
@@ -93,7 +87,7 @@ def sizes_of(m, like):
         rows = t.shape == like.shape[: t.dim()] and not t.is_complex()
         if rows and t.numel() > 5 and len(t.unique()) == 2:
             wide = t.reshape(*t.shape, *[1] * (like.dim() - t.dim())).expand(like.shape)
-            found.setdefault(name, wide.real)
+            found.setdefault(name, wide)
     return {what: t.detach().reshape(-1) for what, t in found.items()}
 
 
@@ -102,24 +96,23 @@ def rule(shape, points, varied=()):
 
     varied: points where a number that was given has another value
     """
-    if found := by_value(points, varied):
+    right = torch.cat([p.elements[p.right] for p in points])
+    wrong = torch.cat([p.elements[p.wrong] for p in points])
+    if not (len(right) and len(wrong)):
+        return None
+    if found := by_value(points, varied, len(right), len(wrong)):
         return found, BRANCH
-    wrong = torch.cat([p.elements[p.wrong] for p in points]).unique()
-    right = torch.cat([p.elements[p.right] for p in points]).unique()
     if points[0].smooth and len(shape) < 2 or torch.isin(right, wrong).any():
         return None  # it is the values that matter, not the places
-    place = by_place(shape, right, wrong)
+    place = by_place(shape, right.unique(), wrong.unique())
     return (place, INDICES) if place else None
 
 
-def by_value(points, varied):
-    """The values of something at which it is wrong, and only there; or None."""
-    right, wrong = (
-        torch.cat([getattr(p, name) for p in points]).sum()
-        for name in ("right", "wrong")
-    )
-    if not (right and wrong):
-        return None
+def by_value(points, varied, right, wrong):
+    """The values of something at which it is wrong, and only there; or None.
+
+    right, wrong: at how many elements it is
+    """
     for k, region in enumerate(regions(points[0])):
         template, what, bound = region
         if k > 0 and may_be_chance(points, right, wrong, bound):
@@ -166,8 +159,6 @@ def tells(there, p):
 
 def by_place(shape, right, wrong):
     """The indices at which the one is found and not the other, in words; or None."""
-    if not len(right) or not len(wrong):
-        return None
     if len(wrong) == 1:
         return _("at {index}").format(index=position(wrong.item(), shape))
     good, bad = (torch.stack(torch.unravel_index(t, shape), -1) for t in (right, wrong))
@@ -178,10 +169,10 @@ def by_place(shape, right, wrong):
     return None
 
 
-def indices(which, n, others=()):
+def indices(which, n, others):
     """Some of n indices, in words; others: those that are known not to be among
     them."""
-    known = sorted({*which, *map(int, others)}) if len(others) else range(n)
+    known = sorted({*which, *others.tolist()})
     first, last = which[0], which[-1]
     if len(which) > 2 and which == [k for k in known if first <= k <= last]:
         unknown = {first - 1, last + 1}.difference(known).intersection(range(n))
@@ -208,49 +199,39 @@ def named_dims(dims):
 
 def in_part(m, where, look):
     """What fills the gaps of a sentence on what is right in part, by a `rule`."""
-    return partly(m, _(IN_PART[look]).format(where=where, how=in_words(*how(m))), look)
+    kind, said = how(m)
+    return partly(kind, _(IN_PART[look]).format(where=where, how=said), look)
 
 
 def at_some(m):
     """The same without a rule: how many elements are wrong."""
-    kind, gaps = how(m)
-    there = ""
-    if kind != IS_WRONG:
-        there = _(": there it {how}").format(how=in_words(kind, gaps))
+    kind, said = how(m)
+    there = "" if kind == IS_WRONG else _(": there it {how}").format(how=said)
     what = _(ELSEWHERE[m.sparse]).format(
         count=int(m.wrong.sum()), known=int(m.trusted.sum()), there=there
     )
     is_masked = kind in (IS_ZERO, SHOULD_BE_ZERO, NEARLY_ZERO)
-    return partly(m, what, BRANCH if is_masked else FORMULA)
+    return partly(kind, what, BRANCH if is_masked else FORMULA)
 
 
-def partly(m, what, look):
+def partly(kind, what, look):
     gaps = {"what": what, "remedy": _(look)}
-    kind, _gaps = how(m)
     return gaps | {"meant": MEANT} if kind == SHOULD_BE_ZERO else gaps
 
 
 def how(m):
     """What the gradient is where it is wrong: a `relation`."""
-    there = (t[:, m.wrong] for t in (m.sampled, m.expected, m.limit))
-    return relation(*there)
+    return relation(*(t[:, m.wrong] for t in (m.sampled, m.expected, m.limit)))
 
 
 def relation(given, expected, limit):
-    """What all these wrong numbers are: one of the templates above, and what fills
-    it."""
-    ratio = given / expected
+    """What all these wrong numbers are: one of the templates above, and in words."""
+    kind, ratio = IS_WRONG, given / expected
     first = ratio.reshape(-1)[0]
     if not given.any():
-        return IS_ZERO, {}
-    if (expected.abs() <= limit).all():
-        return (NEARLY_ZERO if expected.any() else SHOULD_BE_ZERO), {}
-    if first.isfinite() and ((ratio - first).abs() <= 1e-4 * first.abs()).all():
-        if abs(first + 1) < 1e-4:
-            return IS_NEGATED, {}
-        return IS_MULTIPLIED, {"factor": brief(first.item())}
-    return IS_WRONG, {}
-
-
-def in_words(kind, gaps):
-    return _(kind).format(**gaps)
+        kind = IS_ZERO
+    elif (expected.abs() <= limit).all():
+        kind = NEARLY_ZERO if expected.any() else SHOULD_BE_ZERO
+    elif first.isfinite() and ((ratio - first).abs() <= 1e-4 * first.abs()).all():
+        kind = IS_NEGATED if abs(first + 1) < 1e-4 else IS_MULTIPLIED
+    return kind, _(kind).format(factor=brief(first.item()))

@@ -74,9 +74,8 @@ def gradient_zero(ms):
 def straight_through(ms):
     if not is_flat(ms) or swapped(ms):
         return None
-    what = _("does not return zero")
-    if ms[0].passes:
-        what = _("passes grad_output straight through")
+    passes = _("passes grad_output straight through")
+    what = passes if ms[0].passes else _("does not return zero")
     return {"what": what, "meant": MEANT}
 
 
@@ -200,7 +199,7 @@ def scaled(ms):
 def few_digits(ms):
     worst, noise = 0.0, 5e-2 if is_rounded(ms[0]) else 0.0
     for m in ms:
-        off = (m.sampled - m.expected).abs()[:, m.trusted]
+        off = m.off[:, m.trusted]
         limit, size = m.limit[:, m.trusted], largest(m.expected)
         # What is wrong of small elements may be a formula, but not if it is noise.
         if (off > 1e-2 * m.expected.abs()[:, m.trusted] + limit + noise * size).any():
@@ -227,7 +226,7 @@ def is_proportional(m):
     """To a multiple of 2, so that what is rounded stays so? A solver's tolerance is no
     error."""
     off = m.vjp(-1024 * m.vs[0]) / 1024 + m.given[0]
-    error = largest((m.sampled - m.expected)[:, m.trusted])
+    error = largest(m.off[:, m.trusted])
     return largest(off) <= max(1e-6 * largest(m.given), 1e-3 * error)
 
 
@@ -286,16 +285,12 @@ def transposed(ms):
     look="the order in which backward returns its gradients, and what belongs to {x} "
     "only",
 )
-def swapped_gradients(ms):
-    return swapped(ms)
-
-
 def swapped(ms):
     """The words for another input whose gradient this is, and not zero; or None."""
     for j, name in enumerate(ms[0].subject.inputs):
         other = ms[0].point.values[j]
         if j != ms[0].i and other.shape == ms[0].shape:
-            if all(m.beside(j).fits(m.given) for m in ms):
+            if all(m.beside(j, m.o).fits(m.given) for m in ms):
                 return {"other": name}
     return None
 
@@ -311,7 +306,7 @@ def of_another_output(ms):
         if o != ms[0].o and ms[0].point.outputs[o].shape == ms[0].y.shape:
             yield (
                 {"other": name},
-                lambda m: m.beside(o=o).fits(map(m.vjp, m.point.vs[o])),
+                lambda m: m.beside(m.i, o).fits(map(m.vjp, m.point.vs[o])),
             )
 
 
@@ -340,10 +335,9 @@ def shifted(ms):
 
         def holds(m):
             index = m.elements // step % n + by
-            inner = (0 <= index) & (index < n)
-            return m.fits_there(
-                m.given[:, m.elements + (by - n * (index // n)) * step], inner
-            )
+            inner = m.trusted & (0 <= index) & (index < n)
+            rows = m.given[:, m.elements + (by - n * (index // n)) * step]
+            return not m.zero[inner].all() and m.fits_there(rows, inner)
 
         for by in (
             sorted({*range(-50, 51), n // 2, -n // 2} - {0}, key=abs) if n > 3 else ()

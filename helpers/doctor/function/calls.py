@@ -46,7 +46,7 @@ def pattern(value, depth=4):
     kind = type(value)
     if kind is float:
         return kind
-    if kind is torch.Tensor or isinstance(value, torch.Tensor):  # which takes longer
+    if isinstance(value, torch.Tensor):
         place = value.is_cpu or value.device.type
         return value.shape, value.dtype, value.layout, place, value.requires_grad
     if isinstance(value, PLAIN):
@@ -216,11 +216,7 @@ def fresh(value):
 
     No copies of functions and modules, and none of tensors or of what they stand in.
     """
-    if (
-        isinstance(value, (torch.Tensor, float, *PLAIN))
-        or callable(value)
-        or tensors(value)
-    ):
+    if callable(value) or tensors(value):
         return value
     with contextlib.suppress(Exception):  # a file, a process group
         return copy.deepcopy(value)

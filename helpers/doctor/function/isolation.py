@@ -40,11 +40,8 @@ def phase(name):
 @contextlib.contextmanager
 def forgiving():
     """What is raised inside does not matter, unless a caller's time limit raised it."""
-    try:
+    with contextlib.suppress(CallError), phase(""):
         yield
-    except Exception as error:
-        if of_a_signal(error):
-            raise
 
 
 def of_a_signal(error):
@@ -58,8 +55,6 @@ def of_a_signal(error):
 
 # --- random numbers: seeded, and noticed where they are drawn -------------------------
 
-PYTHONS = random.seed.__self__
-
 
 def generators():
     cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
@@ -71,8 +66,7 @@ def reseed(seed):
     seed += 2718281828  # not the seed of a caller whose input was drawn from it
     for generator in generators():
         generator.manual_seed(seed)
-    super(random.Random, PYTHONS).seed(seed)  # in half the time
-    PYTHONS.gauss_next = None
+    random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed)
 

@@ -5,7 +5,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from .isolation import CallError
 from .private import Mode
-from .tensors import tensors
+from .tensors import is_dense, is_number, tensors
 
 
 class Grain(Mode):
@@ -32,7 +32,7 @@ class Grain(Mode):
 
     def note(self, found, eps=0.0):
         for t in found:
-            if t.is_floating_point() or t.is_complex():
+            if is_number(t):
                 key = StorageWeakRef(t.untyped_storage())
                 self.known[key] = max(
                     self.known.get(key, 0.0), eps, torch.finfo(t.dtype).eps
@@ -44,14 +44,14 @@ class Grain(Mode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        given = self.of(strided((args, kwargs)))
+        given = self.of(dense((args, kwargs)))
         if any(given):
-            self.note(strided(result), max(filter(None, given)))
+            self.note(dense(result), max(filter(None, given)))
         return result
 
 
-def strided(obj):
-    return [t for _, t in tensors(obj) if t.layout is torch.strided and not t.is_nested]
+def dense(obj):
+    return [t for _, t in tensors(obj) if is_dense(t)]
 
 
 def dtype_of(eps):

@@ -126,11 +126,7 @@ def on_ctx(name, way):
 
 def takes_ctx(cls):
     """Is ctx the first argument of its forward?"""
-    setup = cls.setup_context
-    return (
-        setup is Function.setup_context
-        or inspect.unwrap(setup) is Function.setup_context
-    )
+    return inspect.unwrap(cls.setup_context) is Function.setup_context
 
 
 def is_a_users(cls):
@@ -176,15 +172,10 @@ class Mode(TorchDispatchMode):
         return False
 
 
-@contextlib.contextmanager
 def buffers_kept():
     """For a while, what is compiled keeps its memory for a second backward pass."""
     config = sys.modules.get("torch._functorch.config")
-    if not config:
-        yield
-        return
-    with config.patch(donated_buffer=False):
-        yield
+    return config.patch(donated_buffer=False) if config else contextlib.nullcontext()
 
 
 class BlindError(RuntimeError):

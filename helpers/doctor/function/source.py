@@ -11,7 +11,6 @@ import contextlib
 import dis
 import functools
 import inspect
-import itertools
 import linecache
 import os
 import re
@@ -130,10 +129,10 @@ COMPARED = r"(BINARY|COMPARE|LOAD_(CONST|FAST|GLOBAL|SMALL_INT)|STORE|UNARY)"
 
 def contents(code):
     """What it loads, computes and stores, in this order."""
-    found = [i for i in dis.get_instructions(code) if re.match(COMPARED, i.opname)]
     return [
         (i.opname, None if isinstance(i.argval, types.CodeType) else i.argval)
-        for i in found
+        for i in dis.get_instructions(code)
+        if re.match(COMPARED, i.opname)
     ]
 
 
@@ -184,7 +183,7 @@ MODULES = {
     "itertools",
     "functools",
 }
-OF_THESE = MODULES | {"builtins", "_operator", "torch.functional", "torch._C._nn"}
+OF_THESE = MODULES | {"_operator", "torch.functional", "torch._C._nn"}
 NEVER = {
     "backends",
     "classes",
@@ -215,15 +214,12 @@ REFUSED = (
     ast.ImportFrom,
     ast.Global,
     ast.Nonlocal,
-    ast.Await,
     ast.Yield,
     ast.YieldFrom,
     ast.Delete,
     ast.ClassDef,
     ast.Try,
     ast.While,
-    ast.AsyncFor,
-    ast.AsyncWith,
 )
 SETTERS = {"set_grad_enabled", "set_materialize_grads"}
 CONTEXTS = {"no_grad", "enable_grad", "set_grad_enabled", "autocast"}
@@ -263,12 +259,10 @@ def computes(value, cls=None, depth=2):
         return only_compute([value], depth - 1)
     if inspect.isfunction(value) and not is_known(value):
         with contextlib.suppress(UnsuitableError):
-            return depth > 0 and harmless(
-                value, Source(value).tree.body, cls, depth - 1
-            )
+            return depth > 0 and harmless(Source(value), cls, depth - 1)
         return False
     if isinstance(value, tuple):
-        return all(computes(item, cls, depth) for item in itertools.islice(value, 100))
+        return all(computes(item, cls, depth) for item in value)
     return isinstance(value, DATA) or is_known(value)
 
 
@@ -276,10 +270,9 @@ def is_known(value):
     """Is it a function or a class of PyTorch or of MODULES, or one of BUILTINS?"""
     if not isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)):
         return False
-    module = module_of(value)
-    if module == "builtins" and value.__name__ not in BUILTINS:
-        return False
-    return module in OF_THESE and not is_refused(value.__name__)
+    name, module = value.__name__, module_of(value)
+    known = name in BUILTINS if module == "builtins" else module in OF_THESE
+    return known and not is_refused(name)
 
 
 def module_of(fn):
@@ -288,13 +281,13 @@ def module_of(fn):
     return fn.__module__ or ("" if inspect.isfunction(fn) else "torch")
 
 
-def harmless(fn, lines, cls=None, depth=2):
-    """Do these lines of a function nothing but compute, by PyTorch and Python?
+def harmless(source, cls=None, depth=2):
+    """Does the function of this `Source` nothing but compute, by PyTorch and Python?
 
     cls: the Function that it is part of; depth: of the functions that it calls, which
          are read, too
     """
-    nodes = [node for line in lines for node in ast.walk(line)]
+    fn, nodes = source.fn, [n for line in source.tree.body for n in ast.walk(line)]
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     outside = names - {*fn.__code__.co_varnames, *fn.__code__.co_cellvars}
@@ -306,21 +299,22 @@ def harmless(fn, lines, cls=None, depth=2):
     strange = outside & vars(builtins).keys() - known.keys() - BUILTINS
     if strange or any(map(is_refused, attributes - own.keys())):
         return False
-    called = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    called |= {
-        target.id
-        for node in nodes
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    called |= known.keys() | BUILTINS
+    called = {*map(defined, nodes), *known, *BUILTINS}
     fixed = {*known, cls.__name__} if cls else {*known}
-    used = [known[name] for name in names & known.keys()]
-    used += [own[name] for name in attributes & own.keys()]
+    used = [*known.values(), *(own[name] for name in attributes & own.keys())]
     return all(is_fine(node, fixed, called) for node in nodes) and all(
         computes(value, cls, depth) for value in used
     )
+
+
+def defined(node):
+    """The name of the function that a node defines, or None."""
+    match node:
+        case (
+            ast.FunctionDef(name=name)
+            | ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda())
+        ):
+            return name
 
 
 def closure(fn):

@@ -9,7 +9,6 @@ import inspect
 import torch
 from torch.autograd import Function
 
-from ..words import _
 from .budget import calls_a_second
 from .isolation import CallError, forgiving, phase, reseed
 from .private import (
@@ -29,6 +28,7 @@ from .tensors import (
     has_gradient,
     has_memory,
     is_dense,
+    is_number,
     mapped,
     normalized_as,
     tensors,
@@ -73,14 +73,14 @@ class Run:
         Not torch.autograd.grad, which some Functions refuse, and which misses what they
         add.
         """
-        kept = [(t, t.grad) for t in self.outside]
-        for tensor in (*self.leaves, *self.outside):
+        kept = [(t, t.grad) for t in (*self.leaves, *self.outside)]
+        for tensor, _grad in kept:
             tensor.grad = None
         try:
             torch.autograd.backward(outputs, vs, **options)
             return [leaf.grad for leaf in self.leaves]
         finally:
-            for tensor, grad in (*((leaf, None) for leaf in self.leaves), *kept):
+            for tensor, grad in kept:
                 tensor.grad = grad
 
 
@@ -172,19 +172,13 @@ class Subject:
         )
         if self.cls:
             self_test()
-        self.label = (
-            self.cls or (fn if hasattr(fn, "__name__") else type(fn))
-        ).__name__
+        self.label = getattr(self.cls or fn, "__name__", type(fn).__name__)
         module = owner if isinstance(owner, torch.nn.Module) else fn
         self.is_module = isinstance(module, torch.nn.Module)
         if self.is_module:
             with contextlib.suppress(Exception):  # what cannot be copied is used itself
                 module = copy.deepcopy(module)
-            fn = (
-                module
-                if fn is not owner and owner is None
-                else getattr(module, fn.__name__)
-            )
+            fn = module if owner is None else getattr(module, fn.__name__)
             self.scope = Scope(module)
         self.fn, self.split, self.left, self.calls = fn, len(args), [], 0
         self.arguments = (
@@ -195,28 +189,23 @@ class Subject:
             for name, value in self.arguments.items()
             for slot in tensors(value, name)
         ]
+        moving = [k for k, (_, t) in enumerate(slots) if differentiable(t)]
         chosen = any(t.requires_grad for _name, t in slots)
-        can_move = [differentiable(t) for _name, t in slots]
-        examined = [
-            can and (t.requires_grad or not chosen)
-            for can, (_, t) in zip(can_move, slots, strict=True)
-        ]
-        self.frozen = [k for k, can in enumerate(can_move) if can and not examined[k]]
+        examined = [k for k in moving if slots[k][1].requires_grad or not chosen]
+        self.frozen = [k for k in moving if k not in examined]
         state = (
             [*module.named_parameters(), *module.named_buffers()]
             if self.is_module
             else []
         )
-        if any(torch.nn.parameter.is_lazy(t) for _name, t in state):
-            raise ValueError("fn has parameters without a shape: call it once before")
         self.state = [name for name, _t in state]
+        examined += [k for k, (_, t) in enumerate(state, len(slots)) if t.requires_grad]
         slots += state
-        examined += [t.requires_grad for _name, t in state]
         self.names = [name for name, _t in slots]
         self.leaves = {name for name, t in slots if t.requires_grad and t.is_leaf}
         self.original = [t.detach() for _name, t in slots]
         self.dtype = None  # of the examination; None is as given
-        self.choose([k for k, wanted in enumerate(examined) if wanted])
+        self.choose(examined)
         low = [
             v.dtype.to_real() for v in self.values if torch.finfo(v.dtype).eps > 1e-10
         ]
@@ -292,7 +281,7 @@ class Subject:
         self.dtype = dtype
         self.tensors = [
             t.to(dtype.to_complex() if t.is_complex() else dtype)
-            if dtype and (t.is_floating_point() or t.is_complex())
+            if dtype and is_number(t)
             else t
             for t in self.original
         ]
@@ -304,14 +293,9 @@ class Subject:
         given."""
         self.calls += 1
         supply = iter(tensors)
-        values = [
-            mapped(v, "", lambda *_slot: next(supply)) for v in self.arguments.values()
-        ]
-        args = tuple(values[: self.split])
-        kwargs = dict(
-            zip(list(self.arguments)[self.split :], values[self.split :], strict=True)
-        )
-        return self.within(list(supply), lambda: self.fn(*args, **kwargs))
+        values = mapped(self.arguments, "", lambda *_slot: next(supply))
+        args = [values.pop(name) for name in [*values][: self.split]]
+        return self.within(list(supply), lambda: self.fn(*args, **values))
 
     def within(self, state, do):
         """do(), with these tensors as the state of the module, which backward may ask
@@ -343,10 +327,9 @@ class Subject:
         )
 
         def saves(method, ctx, *tensors):
-            if not transforming():
-                given = [t for t in tensors if isinstance(t, torch.Tensor)]
-                kept = filter(has_numbers, given)  # or it is traced
-                saved.extend((t, t._version, t.detach().clone()) for t in kept)
+            given = [] if transforming() else filter(torch.is_tensor, tensors)
+            kept = filter(has_numbers, given)  # or it is traced
+            saved.extend((t, t._version, t.detach().clone()) for t in kept)
             return method(ctx, *tensors)
 
         def marks(method, ctx, *tensors):
@@ -386,8 +369,8 @@ class Subject:
     def backward(self, run, vs, retain=False, create=False, seed=1):
         """Gradients of sum(v · output), one for each examined input; None where there
         is none."""
-        pairs = [(o, v) for o, v in zip(run.outputs, vs, strict=True) if v is not None]
-        pairs = [(o, v) for o, v in pairs if o.requires_grad]
+        pairs = zip(run.outputs, vs, strict=True)
+        pairs = [(o, v) for o, v in pairs if v is not None and o.requires_grad]
         if not pairs or not any(leaf.requires_grad for leaf in run.leaves):
             return [None] * len(run.leaves)
         if run.freed:  # reading it would crash Python
@@ -420,8 +403,7 @@ class Subject:
 
 
 def with_other_arguments(subject):
-    """Yields the subject with another value of each number that it was given; `what`
-    says which.
+    """Yields the subject with another value of each number that it was given.
 
     Of whole numbers only where the code does nothing but compute.
     """
@@ -430,7 +412,6 @@ def with_other_arguments(subject):
             new = 0.8 * value if type(value) is float else value + 1
             other = copy.copy(subject)
             other.arguments = subject.arguments | {name: new}
-            other.what = f"`{name}` is {new:.3g}"
             other.numbers = subject.numbers | {f"`{name}`": new}
             yield other
 
@@ -459,7 +440,6 @@ def of_sizes(subject, few, alone=None):
             own[k] = cut if is_index(t) else normalized_as(t, cut)
         other.tensors = [t.contiguous() for t in own] + subject.tensors[len(own) :]
         other.values = [other.tensors[k] for k in other.examined]
-        other.what = _("{n} becomes {m}").format(n=min(few), m=few[min(few)])
         if all(y.numel() and y.isfinite().all() for y in other.forward(other.values)):
             return other
     return None
@@ -509,7 +489,4 @@ def resized(subject):
 
 def is_index(t):
     """Is it a tensor of whole numbers, which may point at something?"""
-    return (
-        not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)
-        and t.numel()
-    )
+    return not (is_number(t) or t.dtype is torch.bool) and t.numel()

@@ -15,7 +15,7 @@ def mapped(obj, name, visit):
     """
     if isinstance(obj, torch.Tensor):
         return visit(name, obj)
-    if isinstance(obj, (tuple, list)) and not isinstance(obj, torch.Size):
+    if isinstance(obj, (tuple, list)):
         items = [mapped(item, f"{name}[{k}]", visit) for k, item in enumerate(obj)]
         return type(obj)(*items) if hasattr(obj, "_fields") else type(obj)(items)
     if isinstance(obj, dict):
@@ -44,8 +44,7 @@ def is_dense(tensor):
 
 def differentiable(tensor):
     """Can autograd differentiate with respect to it, and differences, too?"""
-    number = tensor.is_floating_point() or tensor.is_complex()
-    return is_dense(tensor) and tensor.numel() > 0 and number
+    return is_dense(tensor) and tensor.numel() > 0 and is_number(tensor)
 
 
 def is_number(value):
@@ -82,10 +81,8 @@ def as_vector(tensor):
 
 def shaped(vector, tensor):
     """The inverse of `as_vector`, in the shape and dtype of `tensor`."""
-    if tensor.is_complex():
-        return torch.view_as_complex(vector.reshape(*tensor.shape, 2).clone()).to(
-            tensor.dtype
-        )
+    if tensor.is_complex() and not vector.is_complex():
+        vector = torch.view_as_complex(vector.reshape(-1, 2).clone())
     return vector.reshape(tensor.shape).to(tensor.dtype)
 
 
@@ -114,7 +111,7 @@ def scale(tensor):
     """How far each element may be moved: as far as its size, but not less than 5 % of
     the rms."""
     size = tensor.abs().to(torch.float64).nan_to_num(posinf=0.0)
-    rms = size.square().mean().sqrt().item() if size.numel() else 0.0
+    rms = size.square().mean().sqrt().item()
     return size.clamp(min=0.05 * rms) if rms > 0 else torch.ones_like(size)
 
 

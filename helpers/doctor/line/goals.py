@@ -235,4 +235,4 @@ def forward_codes(subject):
 
 def computes(code):
     """Does it nothing but compute, so that it may run in another form?"""
-    return harmless(code.fn, code.tree.body, code.cls)
+    return harmless(code, code.cls)

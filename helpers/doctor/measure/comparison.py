@@ -1,7 +1,6 @@
 """A gradient, element by element, as backward gives it and as it should be; at several
 points."""
 
-import contextlib
 import copy
 import functools
 import itertools
@@ -9,7 +8,7 @@ import math
 
 import torch
 
-from ..function.isolation import CallError
+from ..function.isolation import CallError, forgiving
 from ..function.subject import of_sizes, resized, with_other_arguments
 from ..function.tensors import (
     Dice,
@@ -54,12 +53,7 @@ class Point:
         zeros."""
         full = [torch.zeros_like(t) for t in self.outputs]  # not None
         for o, v in vs.items():
-            like = full[o]
-            full[o] = (
-                v
-                if v.shape == like.shape and v.dtype == like.dtype
-                else shaped(v, like)
-            )
+            full[o] = shaped(v, full[o])
         return self.subject.gradients(self.values, full)
 
     def given(self, o):
@@ -89,8 +83,8 @@ class Point:
         """Elements of input i (a sample, if many), and for each output what its
         gradients are.
 
-        That is (value, error, trusted, Jacobian or None), the first two of shape (3,
-        elements).
+        That is (value, error, trusted, Jacobian), the first two of shape (3, elements);
+        the Jacobian of many elements has no rows.
         """
         if i not in self.known:
             elements = torch.tensor(self.sample(i), device=self.values[i].device)
@@ -138,18 +132,18 @@ class Point:
                 for o, slope in enumerate(self.slopes(i, u)):
                     value = unit * (weights[o] @ slope.value)
                     error = 10 * (weights[o].abs() @ slope.error) + rounding[o]
-                    column = slope.value / step if few[o] else slope.value[:0]
+                    column = slope.value / step if few[o] else slope.value[:0]  # none
                     rows[o].append(
                         (value / step, error / step, slope.trusted.all(), column)
                     )
-        for row, is_few in zip(rows, few, strict=True):
+        for row in rows:
             value, error, trusted, jacobian = map(torch.stack, zip(*row, strict=True))
             # Of a complex element, the two parts are added.
             value, error = (
                 t.reshape(len(elements), -1, 3).sum(1).T for t in (value, error)
             )
             trusted = trusted.reshape(len(elements), -1).all(1)
-            found.append((value, error, trusted, jacobian.T if is_few else None))
+            found.append((value, error, trusted, jacobian.T))
         return found
 
 
@@ -160,6 +154,7 @@ class Comparison:
               zeros
     elements: the numbers of those that were examined; `sampled` is `given` at these
     expected: what it should be, of shape (3, examined elements)
+    off:      of the same shape: by how much the two differ
     limit:    of the same shape: what a right one may be off by, the only tolerance
               there is
     trusted:  of shape (examined elements): where `expected` can be relied on
@@ -176,24 +171,20 @@ class Comparison:
         self.elements, found = point.expected(i)
         self.expected, self.error, trusted, self.jacobian = found[o]
         self.sampled = self.given[:, self.elements]
-        self.trusted = trusted & (
-            self.sampled.isfinite() & self.expected.isfinite()
-        ).all(0)
+        self.off = (self.sampled - self.expected).abs()
+        self.trusted = trusted & self.off.isfinite().all(0)
         self.sparse = len(self.elements) < self.x.numel()
         self.limit = self.error + tolerance * largest(self.expected[:, self.trusted])
         self.zero = (self.expected.abs() <= self.limit).all(0)
-        off = (self.sampled - self.expected).abs()
-        self.near = off <= self.limit
+        self.near = self.off <= self.limit
         # What is too small to show beside numbers of the size of 1 may be lost inside
         # forward.
         weights = as_vector(self.vs[0]).abs().max()
-        shows = (off * scale(self.x).reshape(-1)[self.elements] > HIDDEN * weights).any(
-            0
-        )
-        self.trusted &= self.near.all(0) | shows
+        shows = (self.off * point.scales[i][self.elements] > HIDDEN * weights).any(0)
+        near = self.near.all(0)
+        self.trusted &= near | shows
         self.whole = not self.sparse and bool(self.trusted.all())
-        self.wrong = self.trusted & ~self.near.all(0)
-        self.right = self.trusted & ~self.wrong
+        self.wrong, self.right = self.trusted & ~near, self.trusted & near
         self.is_identity = self.shape == tuple(self.y.shape) and bool(
             (self.x == self.y).all()
         )
@@ -204,18 +195,15 @@ class Comparison:
         rows: one for each v, of shape (all elements), perhaps made one after the other,
               until one is wrong
         """
-        return self.fits_there(row[self.elements] for row in rows)
+        return self.fits_there((row[self.elements] for row in rows), self.trusted)
 
-    def fits_there(self, rows, mask=None):
+    def fits_there(self, rows, known):
         """The same of rows of shape (examined elements). The only comparison there is.
 
-        mask: of this shape: the elements that count, if these are not zero
+        known: of this shape: the elements that count
         """
-        known = self.trusted if mask is None else self.trusted & mask
-        if not known.any() or mask is not None and self.zero[known].all():
-            return False
         rows = zip(rows, self.expected, self.limit, strict=False)
-        return all(
+        return bool(known.any()) and all(
             bool(((row - e).abs() <= limit)[known].all()) for row, e, limit in rows
         )
 
@@ -231,10 +219,6 @@ class Comparison:
         mean?"""
         there = self.expected.abs() > self.limit
         return not there[2].any() and bool(there[:2].any())
-
-    def wide(self, name):
-        """One of the tensors at hand, expanded to the shape of the input, as a row."""
-        return self.row(self.tensors[name].expand(self.shape))
 
     def row(self, grad):
         """A gradient of the input as a vector of the precision of `expected`; None is
@@ -255,22 +239,20 @@ class Comparison:
             ]
             yield self.row(self.subject.backward(run, vs, retain=True)[self.i])
 
-    def beside(self, i=None, o=None):
+    def beside(self, i, o):
         """That of another input, or output, at this point."""
-        pair = self.i if i is None else i, self.o if o is None else o
-        return Comparison(self.point, *pair, self.tolerance)
-
-    def at(self, subject, values, elements=None):
-        """The same at another point; elements: at most so many of them."""
-        point = Point(subject, values, Dice())
-        point.limit = min(point.limit, elements or point.limit)
-        return Comparison(point, self.i, self.o, self.tolerance)
+        return Comparison(self.point, i, o, self.tolerance)
 
     def at_each(self, pairs, elements=None):
-        """The same for each pair (subject, values) for which the function runs."""
+        """The same for each pair (subject, values) for which the function runs.
+
+        elements: at most so many of them
+        """
         for subject, values in pairs:
-            with contextlib.suppress(CallError, RuntimeError):
-                yield self.at(subject, values, elements)
+            with forgiving():
+                point = Point(subject, values, Dice())
+                point.limit = min(point.limit, elements or point.limit)
+                yield Comparison(point, self.i, self.o, self.tolerance)
 
     def varied(self, elements=None):
         """The same with another value of each argument that is a number."""
@@ -288,10 +270,10 @@ class Comparison:
             self.output: self.y
         }
 
-    @functools.cached_property
-    def passed(self):
-        """grad_output itself, summed or expanded to the input's shape, a row for each;
-        or None."""
+    @property
+    def passes(self):
+        """Is the gradient grad_output itself, summed or expanded to the input's
+        shape?"""
         try:
             vs = [
                 v.expand(self.shape)
@@ -300,22 +282,15 @@ class Comparison:
                 for v in self.vs
             ]
         except RuntimeError:
-            return None
-        return torch.stack([self.row(v) for v in vs])
-
-    @property
-    def passes(self):
-        """Is the gradient grad_output itself?"""
-        return self.passed is not None and same(self.given, self.passed)
+            return False
+        return same(self.given, torch.stack([*map(self.row, vs)]))
 
     @functools.cached_property
     def evidence(self):
         """The worst element and the angle; both Jacobians, if they are small."""
-        off = torch.where(self.trusted, (self.sampled - self.expected).abs(), -1.0)
+        off = torch.where(self.trusted, self.off, -1.0)
         # The first of those that are about the worst, lest rounding should choose.
-        k, s = divmod(
-            int((off >= 0.99 * off.max()).reshape(-1).nonzero()[0]), off.shape[1]
-        )
+        k, s = (off >= 0.99 * off.max()).nonzero()[0].tolist()
         given, expected = self.sampled[k, s].item(), self.expected[k, s].item()
         expected = expected if abs(expected) > self.limit[k, s] else 0.0
         seen = {
@@ -327,24 +302,18 @@ class Comparison:
             seen["ratio"] = given / expected
         elif k == 2 and self.is_zero_for_ones_only:
             seen["grad_output"] = "ones"
-        a, b = (
-            self.sampled[:, self.trusted].reshape(-1),
-            self.expected[:, self.trusted].reshape(-1),
-        )
+        both = self.sampled, self.expected
+        a, b = (rows[:, self.trusted].reshape(-1) for rows in both)
         if a.any() and b.norm() > self.limit.max():
             cosine = (torch.vdot(a, b).real / (a.norm() * b.norm())).clamp(-1, 1).item()
             seen["angle"] = f"{math.degrees(math.acos(cosine)):.0f}°"
         if (
-            self.jacobian is not None
+            self.jacobian.numel()
             and not self.x.is_complex()
             and not self.y.is_complex()
         ):
-            one_hot = torch.eye(
-                self.y.numel(), dtype=self.y.dtype, device=self.y.device
-            )
-            seen["given_jacobian"] = torch.stack(
-                [self.vjp(v.view_as(self.y)) for v in one_hot]
-            )
+            one_hot = torch.eye(self.y.numel(), device=self.y.device)
+            seen["given_jacobian"] = torch.stack([*map(self.vjp, one_hot)])
             seen["expected_jacobian"] = self.jacobian
         return seen
 
@@ -482,15 +451,11 @@ def in_a_corner(ms):
             if m < n and (cut := of_sizes(ms[0].subject, few | {n: m})):
                 few[n], subject = m, cut
                 break
-    with contextlib.suppress(
-        CallError, RuntimeError, IndexError, ValueError, TypeError
-    ):
-        found = [ms[0].at(subject, subject.values)]
-        corner = WrongGradient(
-            found, wrong_through=ms.wrong_through, whole=ms, together=ms.together
-        )
-        return corner if few and corner[0].wrong.any() else None
-    return None
+    found = ms[0].at_each([(subject, subject.values)]) if few else ()
+    found = [m for m in found if m.wrong.any()]
+    return found and WrongGradient(
+        found, wrong_through=ms.wrong_through, whole=ms, together=ms.together
+    )
 
 
 def same(a, b):

@@ -2,12 +2,15 @@
 them."""
 
 import functools
+import itertools
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
-from ..function.tensors import as_vector, largest, position
+from ..function.tensors import Dice, as_vector, largest, position
 from ..report import brief, note
 from ..words import listed
 
@@ -249,25 +252,32 @@ def screen(
     - the weights of the second v, a vector for each output.
     """
     y0 = f(values) if y0 is None else y0
-    screening = Screening(
-        f, vjp, values, y0, eps, tolerance, max(floor, eps), dice, still
-    )
+    floor, still = max(floor, eps), still or {}
+    screening = Screening(f, vjp, values, y0, eps, tolerance, floor, dice, still)
     for turn in range(1 if is_large(values) else turns):
         screening.turn(weighted=turn > 0)
     return screening.verdict, screening.doubts, screening.weights
 
 
+@dataclass
 class Screening:
     """All inputs are moved at once, and one by one only where that does not agree."""
 
-    def __init__(self, f, vjp, values, y0, eps, tolerance, floor, dice, still=None):
-        self.f, self.vjp, self.values, self.y0, self.eps = f, vjp, values, y0, eps
-        self.tolerance, self.floor, self.dice = tolerance, floor, dice
-        self.still = still or {}
-        self.which = list(range(len(values)))  # that are judged
-        pairs = [(i, o) for i in self.which for o in range(len(y0))]
+    f: Callable
+    vjp: Callable
+    values: list
+    y0: list
+    eps: float
+    tolerance: float
+    floor: float
+    dice: Dice
+    still: dict
+
+    def __post_init__(self):
+        self.which = list(range(len(self.values)))  # that are judged
+        pairs = itertools.product(self.which, range(len(self.y0)))
         self.verdict, self.doubts = dict.fromkeys(pairs, "right"), set()
-        self.weights = [torch.ones_like(y) for y in y0]
+        self.weights = [torch.ones_like(y) for y in self.y0]
 
     def turn(self, weighted):
         """One v for each output, one u for each input."""
@@ -300,19 +310,17 @@ class Screening:
         In a group are those whose gradients weigh about the same, so that none hides
         another.
         """
-        self.y, everything = torch.cat(self.y0), joined(slopes)
+        self.y, self.everything = torch.cat(self.y0), joined(slopes)
+        everything = self.everything
         known = everything.trusted.double().mean().item()
         if not everything.value.isfinite().all() or known < (
             0.99 if len(self.which) > 4 else 1
         ):
             return None
         # No output hides another, either.
-        sizes = [
-            (w * s.value).norm() for w, s in zip(self.weights, slopes, strict=True)
-        ]
         vs = [
-            v * w / (n or 1.0)
-            for v, w, n in zip(self.vs, self.weights, sizes, strict=True)
+            v * w / ((w * s.value).norm() or 1.0)
+            for v, w, s in zip(self.vs, self.weights, slopes, strict=True)
         ]
         self.v = torch.where(everything.trusted, torch.cat(vs), 0.0)
         grads = self.vjp(dict(enumerate(self.v.split([len(y) for y in self.y0]))))
@@ -327,12 +335,12 @@ class Screening:
             groups.setdefault(
                 math.ceil(math.log10(max(size / most, 1e-16))), []
             ).append(i)
-        known = [everything] if len(groups) == 1 else [None] * len(groups)
-        pairs = zip(groups.values(), known, strict=True)
-        return [group for group, slope in pairs if not self.group_agrees(group, slope)]
+        return [group for group in groups.values() if not self.group_agrees(group)]
 
-    def group_agrees(self, group, slope=None):
-        slope = slope or joined(self.slopes({i: self.moves[i] for i in group}))
+    def group_agrees(self, group):
+        slope = self.everything  # if that is the group
+        if len(group) < len(self.moves):
+            slope = joined(self.slopes({i: self.moves[i] for i in group}))
         return self.agree(
             self.v, slope, torch.cat([self.products[i] for i in group]), self.y
         )

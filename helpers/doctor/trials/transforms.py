@@ -10,7 +10,7 @@ import torch
 from torch.autograd import Function, forward_ad
 
 from ..causes.exceptions import told
-from ..causes.where import in_words, relation
+from ..causes.where import relation
 from ..function.isolation import CallError, draws, phase, reseed
 from ..function.private import FUNCTORCH, is_a_users
 from ..function.tensors import (
@@ -136,7 +136,7 @@ def against_differences(exam, us, found, **words):
                 how = _("does not change with that of `{x}`").format(x=x)
             elif len(given) > 1:  # one number is another's multiple by chance
                 pair = given[wrong], expected[wrong]
-                how = in_words(*relation(*pair, limit[wrong]))
+                _kind, how = relation(*pair, limit[wrong])
             seen = worst(tangent, shaped(expected, tangent))
             return JVP_WRONG(x, y, seen, how=how, **words)
     return None
