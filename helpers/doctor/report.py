@@ -168,9 +168,22 @@ class Finding:
 
 # The keys of `values`, to be translated.
 SEEN = (
-    *(N_("at"), N_("given"), N_("expected"), N_("ratio"), N_("angle"), N_("message")),
-    *(N_("shape"), N_("grad_output"), N_("input there"), N_("output at"), N_("value")),
-    *(N_("slopes"), N_("operations"), N_("for all inputs"), N_("runs"), N_("seconds")),
+    N_("at"),
+    N_("given"),
+    N_("expected"),
+    N_("ratio"),
+    N_("angle"),
+    N_("message"),
+    N_("shape"),
+    N_("grad_output"),
+    N_("input there"),
+    N_("output at"),
+    N_("value"),
+    N_("slopes"),
+    N_("operations"),
+    N_("for all inputs"),
+    N_("runs"),
+    N_("seconds"),
 )
 
 
@@ -334,14 +347,8 @@ def as_json(value):
         return as_json(value.tolist())
     if isinstance(value, list):
         return [as_json(item) for item in value]
-    return value if isinstance(value, (int, str)) else number(value)
-
-
-def number(value):
-    """A finite float as it is; nan, inf and complex numbers in words."""
-    return (
-        value if isinstance(value, float) and abs(value) < torch.inf else brief(value)
-    )
+    is_finite = isinstance(value, float) and abs(value) < torch.inf
+    return value if is_finite or isinstance(value, (int, str)) else brief(value)
 
 
 def in_turn(findings):
@@ -382,12 +389,8 @@ def marked_up(line):
 
 def distinct(one, other):
     """How many digits two numbers need to look different."""
-    for digits in range(3, 17):
-        if not (isinstance(one, float) and isinstance(other, float)):
-            break
-        if brief(one, digits) != brief(other, digits):
-            return digits
-    return 3
+    found = (d for d in range(3, 17) if brief(one, d) != brief(other, d))
+    return next(found, 3)
 
 
 def brief(value, digits=3):

@@ -8,6 +8,5 @@ name.
 """
 
 from . import parts, whole
-from .cause import CAUSES, named
 
-__all__ = ["CAUSES", "named", "parts", "whole"]
+__all__ = ["parts", "whole"]

@@ -198,12 +198,8 @@ def told(subject, raised, text=None, x=None, **words):
     elif shapes := re.search(SHAPE, message):
         return wrong_shape(subject, *shapes.groups(), values)
     else:
-        phase = _(PHASES.get(raised.phase, raised.phase))
-        frames = traceback.extract_tb(raised.error.__traceback__)
-        if any(frame.name == "setup_context" for frame in frames):
-            phase = "`setup_context`"
-        gaps = {"groups": match.groups(), "which": "", "phase": phase, "error": error}
-        finding = meant(values=values, **gaps)
+        gaps = {"phase": _(PHASES.get(raised.phase, raised.phase)), "error": error}
+        finding = meant(values=values, groups=match.groups(), which="", **gaps)
     frame = users_line(raised.error)
     if not (frame and finding.remedy):
         return finding
@@ -214,8 +210,7 @@ def told(subject, raised, text=None, x=None, **words):
     )
     if finding.code != "raised":
         remedy = _("{look}: {place}").format(look=finding.remedy, place=remedy)
-    where = {"file": frame.filename, "line": frame.lineno}
-    return replace(finding, remedy=remedy, **where)
+    return replace(finding, remedy=remedy, file=frame.filename, line=frame.lineno)
 
 
 def wrong_shape(subject, k, got, wanted, values):
@@ -225,9 +220,7 @@ def wrong_shape(subject, k, got, wanted, values):
     got, wanted = (
         tuple(map(int, re.findall(r"\d+", shape))) for shape in (got, wanted)
     )
-    asked = ""
-    if got[::-1] == wanted != got:
-        asked = _(": perhaps it is transposed")
+    asked = _(": perhaps it is transposed") if got[::-1] == wanted != got else ""
     return GRADIENT_SHAPE(x, values=values, got=got, wanted=wanted, asked=asked)
 
 

@@ -131,11 +131,8 @@ def may_be_chance(points, right, wrong, bound):
     """Are there so few elements that some bound, or 0, tells right from wrong by
     chance?"""
     n = len(points[0].elements)  # at the other points, which are near, the signs stay
-    if n <= 5:
-        return True
-    if min(right, wrong) > 2:
-        return False
-    return bool(bound) or len(points) == 1 or right + wrong <= 7
+    few = bool(bound) or len(points) == 1 or right + wrong <= 7
+    return n <= 5 or min(right, wrong) <= 2 and few
 
 
 def regions(p):

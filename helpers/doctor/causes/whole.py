@@ -126,8 +126,7 @@ def reason(ms):
     """
     for power, template in POWERS:
         for name, n in ms[0].subject.numbers.items():
-            close = 1e-4 * abs(ms.factor)
-            if isinstance(ms.factor, complex) or abs(n**power - ms.factor) > close:
+            if abs(n**power - ms.factor) > 1e-4 * abs(ms.factor):
                 continue
             if ms.others and all(
                 m.fits(m.given / m.subject.numbers[name] ** power)
@@ -185,8 +184,7 @@ def sum_for_mean(ms):
 def scaled(ms):
     if ms.factor is None:
         return None
-    value = reason(ms)
-    return {"factor": _("{number}{value}").format(number=brief(ms.factor), value=value)}
+    return {"factor": brief(ms.factor) + reason(ms)}
 
 
 @cause(
@@ -209,11 +207,10 @@ def few_digits(ms):
         return None  # something is added; rounding leaves 0
     digits = max(1, math.floor(-math.log10(worst)))
     said = _("{n} digits") if digits > 1 else _("{n} digit")
-    gaps = {"digits": said.format(n=digits)}
-    given = ms[0].subject.lower
-    if given and worst <= ROUNDINGS * torch.finfo(given).eps:
-        return gaps | {"severity": "note"}  # as many as it has
-    return gaps
+    lower = ms[0].subject.lower
+    has_no_more = lower and worst <= ROUNDINGS * torch.finfo(lower).eps
+    severity = "note" if has_no_more else None
+    return {"digits": said.format(n=digits), "severity": severity}
 
 
 def is_rounded(m):
@@ -262,7 +259,7 @@ def not_linear(ms):
     look="PyTorch multiplies grad_output by the conjugate of the derivative",
 )
 def conjugate(ms):
-    if any(m.x.is_complex() or m.y.is_complex() for m in ms):
+    if ms[0].is_complex:
         yield {}, lambda m: m.fits(m.given.conj())
         yield {}, lambda m: m.fits(m.vjp(v.conj().resolve_conj()).conj() for v in m.vs)
 
@@ -368,7 +365,7 @@ def jacobian_transposed(ms):
 )
 def grad_output_transformed(ms):
     """Multiplied, divided or masked by what is at hand, or turned."""
-    if ms[0].x.is_complex() or ms[0].y.is_complex():
+    if ms[0].is_complex:
         return
     ways = {
         N_("multiplied by {name}"): lambda t: t,

@@ -7,7 +7,6 @@ import dataclasses
 import enum
 import functools
 import inspect
-import linecache
 import os
 import sys
 import traceback
@@ -47,7 +46,7 @@ def pattern(value, depth=4):
     if kind is float:
         return kind
     if isinstance(value, torch.Tensor):
-        place = value.is_cpu or value.device.type
+        place = value.device.type
         return value.shape, value.dtype, value.layout, place, value.requires_grad
     if isinstance(value, PLAIN):
         return kind, value
@@ -151,9 +150,9 @@ class Call:
     @classmethod
     def of(cls, function, args, size):
         def copied(name, tensor):
-            # One in a list is a constant: autograd looks at the arguments themselves
-            # only.
-            needs = tensor.requires_grad and "[" not in name and "." not in name
+            # One in a list, which has a name, is a constant: autograd looks at the
+            # arguments themselves only.
+            needs = tensor.requires_grad and not name
             made = tensor.detach().clone()
             if type(made) is not type(tensor) and not isinstance(
                 tensor, torch.nn.Parameter
@@ -228,19 +227,16 @@ def fresh(value):
 
 def where(frame):
     """In words, the line that called, and the module of which this is the forward."""
-    frames = [f for f, _ in traceback.walk_stack(frame)]
-    owners = [f.f_locals.get("self") for f in frames]
+    owners = [f.f_locals.get("self") for f, _ in traceback.walk_stack(frame)]
     modules = [owner for owner in owners if isinstance(owner, torch.nn.Module)]
-    frames = [f for f in frames if not f.f_code.co_filename.startswith((LIBRARY, HERE))]
+    frames = reversed(traceback.extract_stack(frame))
+    frames = [f for f in frames if not f.filename.startswith((LIBRARY, HERE))]
     if not frames:
         return "a thread of the engine"
-    text = linecache.getline(frames[0].f_code.co_filename, frames[0].f_lineno).strip()
-    said = [
-        _("at {place}").format(place=spot(frames[0])),
-        *([f"`{text}`"] if text else []),
-    ]
-    far = (frames[0].f_code.co_filename, "<frozen", *LIBRARIES)
-    callers = [f for f in frames if not f.f_code.co_filename.startswith(far)]
+    said = [_("at {place}").format(place=spot(frames[0]))]
+    said += [f"`{frames[0].line}`"] if frames[0].line else []
+    far = (frames[0].filename, "<frozen", *LIBRARIES)
+    callers = [f for f in frames if not f.filename.startswith(far)]
     said += [_("from {place}").format(place=spot(f)) for f in callers[:1]]
     if modules:
         names = [
@@ -254,15 +250,15 @@ def where(frame):
 
 def spot(frame):
     """In words, the line that runs in this frame."""
-    file, function = frame.f_code.co_filename, frame.f_code.co_name
+    file, line = frame.filename, frame.lineno
     if "ipykernel" in file or file.startswith("<ipython"):
-        said = _("line {line} of a cell").format(line=frame.f_lineno)
+        said = _("line {line} of a cell").format(line=line)
     else:
         folders = [os.getcwd(), *filter(None, map(os.path.abspath, sys.path))]
         inside = [
             os.path.relpath(file, f) for f in folders if file.startswith(f + os.sep)
         ]
-        said = f"{min(inside, key=len, default=file)}:{frame.f_lineno}"
-    if function.startswith("<"):
+        said = f"{min(inside, key=len, default=file)}:{line}"
+    if frame.name.startswith("<"):
         return said
-    return _("{place} in {function}").format(place=said, function=function)
+    return _("{place} in {function}").format(place=said, function=frame.name)

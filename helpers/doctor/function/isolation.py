@@ -99,7 +99,7 @@ def undisturbed():
     """Whatever happens inside to the random state and to global settings is undone."""
     handlers = map(signal.getsignal, map(int, signal.valid_signals()))
     codes = {getattr(getattr(h, "__func__", h), "__code__", None) for h in handlers}
-    HANDLERS.update(codes - {None})
+    HANDLERS.update(codes)
     numpy = sys.modules.get("numpy")
     states = [
         (generator.set_state, generator.get_state()) for generator in generators()

@@ -85,10 +85,7 @@ class Watched:
 
         def watched(*args, **kwargs):
             node = args[0] if args else None
-            is_lent = (
-                isinstance(node, BackwardCFunction)
-                and type(node)._forward_cls is not cls
-            )
+            is_lent = getattr(type(node), "_forward_cls", cls) is not cls
             return (found if is_lent else made)(
                 *args, **kwargs
             )  # lent to another Function

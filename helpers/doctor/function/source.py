@@ -255,7 +255,7 @@ def computes(value, cls=None, depth=2):
     value = value.__func__ if isinstance(value, staticmethod) else value
     if isinstance(value, types.ModuleType):
         return value.__name__ in MODULES
-    if isinstance(value, type) and issubclass(value, Function):
+    if isinstance(value, type(Function)):
         return only_compute([value], depth - 1)
     if inspect.isfunction(value) and not is_known(value):
         with contextlib.suppress(UnsuitableError):

@@ -164,12 +164,10 @@ class Subject:
     def __init__(self, fn, args, kwargs):
         while isinstance(fn, functools.partial):
             fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
-        if isinstance(fn, type) and issubclass(fn, Function):
+        if isinstance(fn, type(Function)):
             fn = fn.apply
         owner = getattr(fn, "__self__", None)
-        self.cls = (
-            owner if isinstance(owner, type) and issubclass(owner, Function) else None
-        )
+        self.cls = owner if isinstance(owner, type(Function)) else None
         if self.cls:
             self_test()
         self.label = getattr(self.cls or fn, "__name__", type(fn).__name__)
@@ -206,10 +204,8 @@ class Subject:
         self.original = [t.detach() for _name, t in slots]
         self.dtype = None  # of the examination; None is as given
         self.choose(examined)
-        low = [
-            v.dtype.to_real() for v in self.values if torch.finfo(v.dtype).eps > 1e-10
-        ]
-        self.lower = low[0] if low else None
+        dtypes = (v.dtype.to_real() for v in self.values)
+        self.lower = next((d for d in dtypes if torch.finfo(d).eps > 1e-10), None)
 
     def argument_names(self, count):
         """The names of the first `count` positional arguments: `x`, `args[0]`, or
@@ -263,11 +259,6 @@ class Subject:
         nodes = nodes_in_python(self.run(self.values).outputs)
         return list(dict.fromkeys(node._forward_cls for node in nodes))
 
-    @functools.cached_property
-    def only_computes(self):
-        """Do the Functions that it applies nothing but compute?"""
-        return only_compute(self.functions)
-
     # --- its calls --------------------------------------------------------------------
 
     def choose(self, examined):
@@ -320,11 +311,8 @@ class Subject:
             zip(self.examined, leaves, strict=True)
         )
         # Clones, not leaves: a function may rightly change its input in place.
-        passed, saved, marked = (
-            [self.lay(t) if is_dense(t) else t.clone() for t in given.values()],
-            [],
-            [],
-        )
+        passed = [self.lay(t) if is_dense(t) else t.clone() for t in given.values()]
+        saved, marked = [], []
 
         def saves(method, ctx, *tensors):
             given = [] if transforming() else filter(torch.is_tensor, tensors)
@@ -378,10 +366,8 @@ class Subject:
                 "backward", RuntimeError("backward has freed what forward saved")
             )
         outputs, vs = zip(*pairs, strict=True)
-        kept, held = (
-            [o.detach().clone() for o in outputs],
-            [t for t in run.saved if has_memory(t)],
-        )
+        kept = [o.detach().clone() for o in outputs]
+        held = [t for t in run.saved if has_memory(t)]
         options = {"retain_graph": retain or create, "create_graph": create}
         reseed(seed)
         with (
@@ -408,7 +394,8 @@ def with_other_arguments(subject):
     Of whole numbers only where the code does nothing but compute.
     """
     for name, value in subject.arguments.items():
-        if type(value) is float or type(value) is int and subject.only_computes:
+        is_int = type(value) is int and only_compute(subject.functions)
+        if is_int or type(value) is float:
             new = 0.8 * value if type(value) is float else value + 1
             other = copy.copy(subject)
             other.arguments = subject.arguments | {name: new}
@@ -417,8 +404,8 @@ def with_other_arguments(subject):
 
 
 def of_sizes(subject, few, alone=None):
-    """The subject with some of the elements of each tensor, if forward takes them; or
-    None.
+    """Yields the subject with some of the elements of each tensor, if forward takes
+    them.
 
     few: {size: another size}, of all tensors or of that number alone. What the inputs
          share stays: of equal halves, both change.
@@ -441,8 +428,7 @@ def of_sizes(subject, few, alone=None):
         other.tensors = [t.contiguous() for t in own] + subject.tensors[len(own) :]
         other.values = [other.tensors[k] for k in other.examined]
         if all(y.numel() and y.isfinite().all() for y in other.forward(other.values)):
-            return other
-    return None
+            yield other
 
 
 def indices(tensors, n, m):
@@ -472,11 +458,11 @@ def resized(subject):
     for n in sizes:
         half = max(least, n // 2)
         half += half % 2 if n % 2 == 0 else 0
-        yield from filter(None, [of_sizes(subject, {n: half})] if half < n else [])
+        yield from of_sizes(subject, {n: half}) if half < n else ()
     pointing = {n for t in subject.tensors if is_index(t) for n in t.shape}
     for n in sizes:
         if n not in pointing and 2 * n * subject.values[0].numel() < LARGER:
-            yield from filter(None, [of_sizes(subject, {n: 2 * n})])
+            yield from of_sizes(subject, {n: 2 * n})
     for n in sizes:  # which two tensors may have by chance
         having = [k for k, t in enumerate(subject.tensors) if n in t.shape]
         for k in having[:SIZES] if len(having) > 1 and n > 2 else ():
@@ -484,7 +470,7 @@ def resized(subject):
                 not is_index(subject.tensors[k])
                 or n not in subject.tensors[k].shape[:-1]
             ):
-                yield from filter(None, [of_sizes(subject, {n: n - 1}, alone=k)])
+                yield from of_sizes(subject, {n: n - 1}, alone=k)
 
 
 def is_index(t):

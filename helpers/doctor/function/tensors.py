@@ -64,9 +64,10 @@ def has_memory(tensor):
 
 def equal(one, other):
     """Are all numbers the same, nan included? What is not dense is not looked at."""
-    if not (is_dense(one) and is_number(one)):
-        return not is_dense(one) or torch.equal(one, other)
-    one, other = (as_vector(t).nan_to_num() for t in (one, other))
+    if not is_dense(one):
+        return True
+    if is_number(one):
+        one, other = (as_vector(t).nan_to_num() for t in (one, other))
     return torch.equal(one, other)
 
 
@@ -118,8 +119,8 @@ def scale(tensor):
 class Dice:
     """Random tensors from a generator of our own, the same ones on every device."""
 
-    def __init__(self, seed=0):
-        self.generator = torch.Generator().manual_seed(seed)
+    def __init__(self):
+        self.generator = torch.Generator().manual_seed(0)
 
     def uniform(self, like):
         return torch.rand(like.shape, generator=self.generator, dtype=torch.float64).to(
@@ -166,8 +167,7 @@ def of_the_same_kind(tensor, moved):
 def normalized_as(tensor, moved):
     """`moved`, but of shares, or of unit vectors, where `tensor` consists of these."""
     for d, order in itertools.product(range(tensor.dim()), (1, 2)):
-        if not (tensor.is_floating_point() and tensor.any() and tensor.shape[d] > 1):
-            continue
-        if ((tensor.norm(order, d) - 1).abs() < 1e-6).all():
-            return moved / moved.norm(order, d, keepdim=True)
+        if tensor.is_floating_point() and tensor.shape[d] > 1:
+            if ((tensor.norm(order, d) - 1).abs() < 1e-6).all():
+                return moved / moved.norm(order, d, keepdim=True)
     return moved

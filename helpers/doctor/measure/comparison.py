@@ -75,7 +75,7 @@ class Point:
         size."""
         value, step = self.values[i], self.scales[i][s].item()
         for unit in (1 + 0j, 1j) if value.is_complex() else (1,):
-            u = torch.zeros(value.numel(), dtype=value.dtype, device=value.device)
+            u = torch.zeros_like(value.reshape(-1))
             u[s] = step * unit
             yield unit, u, step
 
@@ -104,10 +104,8 @@ class Point:
 
     def suspect(self, i, o):
         """By bisection, an element of input i whose gradient is wrong, if one is."""
-        v, move = (
-            as_vector(self.vs[o][0]),
-            self.dice.direction(self.values[i]).reshape(-1),
-        )
+        move = self.dice.direction(self.values[i]).reshape(-1)
+        v = as_vector(self.vs[o][0])
         given = vector(self.given(o)[0][i], move)
         low, high = 0, len(move)
         while high - low > 1:
@@ -165,6 +163,7 @@ class Comparison:
         self.x, self.y, self.vs = point.values[i], point.outputs[o], point.vs[o]
         self.subject, self.shape = point.subject, tuple(self.x.shape)
         self.input, self.output = self.subject.inputs[i], point.names[o]
+        self.is_complex = self.x.is_complex() or self.y.is_complex()
         rows = [grads[i] for grads in point.given(o)]
         self.none = all(row is None for row in rows)
         self.given = torch.stack([self.row(row) for row in rows])
@@ -307,11 +306,7 @@ class Comparison:
         if a.any() and b.norm() > self.limit.max():
             cosine = (torch.vdot(a, b).real / (a.norm() * b.norm())).clamp(-1, 1).item()
             seen["angle"] = f"{math.degrees(math.acos(cosine)):.0f}°"
-        if (
-            self.jacobian.numel()
-            and not self.x.is_complex()
-            and not self.y.is_complex()
-        ):
+        if self.jacobian.numel() and not self.is_complex:
             one_hot = torch.eye(self.y.numel(), device=self.y.device)
             seen["given_jacobian"] = torch.stack([*map(self.vjp, one_hot)])
             seen["expected_jacobian"] = self.jacobian
@@ -402,9 +397,8 @@ class WrongGradient(tuple):
         """The first where the values of each input stand in the opposite order: a list,
         or []."""
         m = self[0]
-        turned = [v.flip(tuple(range(v.dim()))) for v in m.point.values]
         turned = [
-            of_the_same_kind(v, t) for v, t in zip(m.point.values, turned, strict=True)
+            of_the_same_kind(v, v.flip(tuple(range(v.dim())))) for v in m.point.values
         ]
         # What fits so many elements is no chance.
         return (
@@ -448,7 +442,7 @@ def in_a_corner(ms):
         {n for t in subject.tensors for n in t.shape if n > CORNER[0] + 1}, reverse=True
     ):
         for m in CORNER[len(few) % 2 :: 2]:
-            if m < n and (cut := of_sizes(ms[0].subject, few | {n: m})):
+            if m < n and (cut := next(of_sizes(ms[0].subject, few | {n: m}), None)):
                 few[n], subject = m, cut
                 break
     found = ms[0].at_each([(subject, subject.values)]) if few else ()

@@ -137,10 +137,8 @@ class Differences:
             reach.clamp(min=0.1 * size) if eps > 1e-10 else reach
         )  # what cancelled was larger
         noise = 16 * eps * reach / h
-        wide, narrow = (
-            (p + m - 2 * y).abs() / h,
-            (near_p + near_m - 2 * y).abs() / small,
-        )
+        wide = (p + m - 2 * y).abs() / h
+        narrow = (near_p + near_m - 2 * y).abs() / small
         rounding = (
             16 * eps * size / small
         )  # what has been summed, as in an FFT, may be as large
@@ -153,7 +151,7 @@ class Differences:
         error = torch.where(bad, torch.inf, (value - second).abs() + noise)
         better = error <= self.error[here]
         self.value[here] = torch.where(better, value, self.value[here])
-        self.error[here] = error = torch.where(better, error, self.error[here])
+        self.error[here] = error = torch.minimum(error, self.error[here])
         fine = 1e-6 * value.abs() + 1e-7 * largest(value) + 2 * noise + 1e-9 * size
         return bool((error <= fine).all())
 
@@ -170,9 +168,9 @@ def agrees(v, slope, products, tolerance, floor):
     Elements of the output that differences do not show count neither here nor there.
     floor: what v · output may be off by, as a part of it.
     """
-    v = torch.where(slope.trusted, v, 0.0)
-    expected = torch.where(v != 0, v * slope.value, 0.0)
-    error = torch.where(v != 0, v.abs() * slope.error, 0.0).sum()
+    there = slope.trusted & (v != 0)
+    expected = (v * slope.value)[there]
+    error = (v.abs() * slope.error)[there].sum()
     size = max(expected.norm().item(), products.norm().item())
     limit = 10 * error + tolerance * size + floor
     return abs(expected.sum().item() - products.sum().item()) <= limit.item()
@@ -185,20 +183,12 @@ def edges(point, i):
     As far as calls suffice. The note tells of the first kink: its slopes to both sides
     stay apart.
     """
-    value, coarse = (
-        point.values[i],
-        point.subject.eps > 1e-10,
-    )  # so that all looks broken
-    y, moved = (
-        torch.cat(point.y0),
-        functools.partial(moved_by, point.subject.forward, point.values),
-    )
-    found, seen = (
-        torch.zeros(value.numel(), dtype=torch.bool, device=value.device),
-        None,
-    )
+    value, y, seen = point.values[i], torch.cat(point.y0), None
+    moved = functools.partial(moved_by, point.subject.forward, point.values)
+    found = torch.zeros_like(value.reshape(-1), dtype=torch.bool)
+    coarse = point.subject.eps > 1e-10  # so that all looks broken
     floor = 1e-9 * (largest(y) + 1e-300)
-    for s in range(0 if coarse else min(value.numel(), point.limit)):
+    for s in range(0 if coarse else min(len(found), point.limit)):
         _, u, step = next(point.units(i, s))
         u = {i: u.reshape(value.shape)}
         wide, narrow = (
@@ -208,7 +198,7 @@ def edges(point, i):
         size = wide.abs().amax(0)
         jumps = (narrow.abs() > 0.5 * wide.abs()) & (narrow.abs() > floor)
         bends = (wide[0] + wide[1]).abs() > 1e-3 * size + floor
-        found[s] = bool((jumps.any(0) | bends).any())
+        found[s] = (jumps | bends).any()
         kinks = bends & ((100 * narrow - wide).abs() <= 0.1 * size).all(0)
         if kinks.any() and not seen:
             ahead, behind = (wide[:, int(kinks.nonzero()[0])] / (1e-5 * step)).tolist()
@@ -300,7 +290,7 @@ class Screening:
         return slopes_along(self.f, self.values, moves, self.y0, self.eps)
 
     def agree(self, v, slope, products, y):
-        floor = self.floor * torch.where(slope.trusted & (v != 0), v * y, 0.0).norm()
+        floor = self.floor * (v * y)[slope.trusted & (v != 0)].norm()
         return agrees(v, slope, products, self.tolerance, floor)
 
     def together(self, slopes):
@@ -323,10 +313,8 @@ class Screening:
             for v, w, s in zip(self.vs, self.weights, slopes, strict=True)
         ]
         self.v = torch.where(everything.trusted, torch.cat(vs), 0.0)
-        grads = self.vjp(dict(enumerate(self.v.split([len(y) for y in self.y0]))))
-        self.products = {
-            i: vector(grads[i], u) * as_vector(u) for i, u in self.moves.items()
-        }
+        vs = self.v.split([len(y) for y in self.y0])
+        self.products = self.products_of(dict(enumerate(vs)))
         if not all(p.isfinite().all() for p in self.products.values()):
             return None
         weigh = {i: p.norm().item() for i, p in self.products.items()}
@@ -336,6 +324,11 @@ class Screening:
                 math.ceil(math.log10(max(size / most, 1e-16))), []
             ).append(i)
         return [group for group in groups.values() if not self.group_agrees(group)]
+
+    def products_of(self, vs):
+        """{input: gradient times move} for these v."""
+        grads = self.vjp(vs)
+        return {i: vector(grads[i], u) * as_vector(u) for i, u in self.moves.items()}
 
     def group_agrees(self, group):
         slope = self.everything  # if that is the group
@@ -366,12 +359,11 @@ class Screening:
                 0
             )
             v = torch.where(trusted, v * self.weights[o], 0.0)
-            grads = self.vjp({o: v})
+            products = self.products_of({o: v})
             for i, found in slopes.items():
-                given, move = vector(grads[i], self.moves[i]), as_vector(self.moves[i])
-                if not (trusted.any() and given.isfinite().all()):
+                if not (trusted.any() and products[i].isfinite().all()):
                     self.verdict[i, o] = "unsure"
-                elif not self.agree(v, found[o], given * move, self.y0[o]):
+                elif not self.agree(v, found[o], products[i], self.y0[o]):
                     self.verdict[i, o] = "wrong"
 
 
