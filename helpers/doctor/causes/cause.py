@@ -2,7 +2,7 @@
 
 import inspect
 
-from ..function.isolation import CallError
+from ..function.isolation import forgiving
 from ..report import TEXTS, error
 
 CAUSES = []  # (text, test), in the order in which they are tried
@@ -36,10 +36,9 @@ def cause(code, message=None, look=""):
 def true_of(holds, m):
     """holds(m), or False where shapes do not fit, or backward does not take what it is
     given."""
-    try:
+    with forgiving():
         return bool(holds(m))
-    except (CallError, RuntimeError):
-        return False
+    return False
 
 
 def named(ms):

@@ -20,155 +20,99 @@ GRADIENT_SHAPE = error(
 )
 
 # pattern of the message, whose groups fill the gaps; code, sentence, where to look
-EXCEPTIONS = [
-    (
-        r"written-to tensor",
-        error(
-            "grad-output-modified",
-            "Backward changes grad_output in place, which other parts of the graph "
-            "may share.",
-            IN_PLACE,
-        ),
+EXCEPTIONS = {
+    r"written-to tensor": error(
+        "grad-output-modified",
+        "Backward changes grad_output in place, which other parts of the graph "
+        "may share.",
+        IN_PLACE,
     ),
-    (
-        r"incorrect number of gradients \(expected (\d+), got (\d+)\)",
-        error(
-            "gradient-count",
-            "Backward returned {1} gradient(s), but forward has {0} argument(s) "
-            "besides ctx.",
-            "one gradient for each argument of forward, None for those without one, "
-            "as a tuple; a forgotten return, and a list, count as one",
-        ),
+    r"incorrect number of gradients \(expected (\d+), got (\d+)\)": error(
+        "gradient-count",
+        "Backward returned {1} gradient(s), but forward has {0} argument(s) "
+        "besides ctx.",
+        "one gradient for each argument of forward, None for those without one, "
+        "as a tuple; a forgotten return, and a list, count as one",
     ),
-    (
-        r"gradient different than None at position (\d+)",
-        error(
-            "gradient-for-constant",
-            "Backward returned a gradient for argument {0} of forward, which is no "
-            "tensor.",
-            "the place where None belongs",
-        ),
+    r"gradient different than None at position (\d+)": error(
+        "gradient-for-constant",
+        "Backward returned a gradient for argument {0} of forward, which is no tensor.",
+        "the place where None belongs",
     ),
-    (
-        r"expected Variable or None \(got ([\w.]+)\)",
-        error(
-            "gradient-type",
-            "Backward returned `{0}` where a tensor or None belongs.",
-            "the return statement of backward",
-        ),
+    r"expected Variable or None \(got ([\w.]+)\)": error(
+        "gradient-type",
+        "Backward returned `{0}` where a tensor or None belongs.",
+        "the return statement of backward",
     ),
-    (
-        r"input_is_complex == grad_is_complex",
-        error(
-            "complex-for-real",
-            "Backward returned a complex gradient for a real input.",
-            "the real part",
-        ),
+    r"input_is_complex == grad_is_complex": error(
+        "complex-for-real",
+        "Backward returned a complex gradient for a real input.",
+        "the real part",
     ),
-    (
-        r"modified by an inplace operation",
-        error(
-            "saved-modified",
-            "A tensor was changed in place after it had been saved for "
-            "backward{which}.",
-            IN_PLACE,
-        ),
+    r"modified by an inplace operation": error(
+        "saved-modified",
+        "A tensor was changed in place after it had been saved for backward{which}.",
+        IN_PLACE,
     ),
-    (
-        r"leaf Variable that requires grad",
-        error(
-            "in-place-leaf",
-            "{phase} failed: an input that requires a gradient is changed in place.",
-            IN_PLACE,
-        ),
+    r"leaf Variable that requires grad": error(
+        "in-place-leaf",
+        "{phase} failed: an input that requires a gradient is changed in place.",
+        IN_PLACE,
     ),
-    (
-        r"marked as dirty during the forward method were not returned",
-        error(
-            "dirty-not-returned",
-            "Forward marks an input as dirty but does not return it.",
-            "ctx.mark_dirty",
-        ),
+    r"marked as dirty during the forward method were not returned": error(
+        "dirty-not-returned",
+        "Forward marks an input as dirty but does not return it.",
+        "ctx.mark_dirty",
     ),
-    (
-        r"Legacy autograd function with non-static",
-        error(
-            "not-static",
-            "forward and backward of a Function must be static methods.",
-            "@staticmethod",
-        ),
+    r"Legacy autograd function with non-static": error(
+        "not-static",
+        "forward and backward of a Function must be static methods.",
+        "@staticmethod",
     ),
-    (
-        r"You must implement",
-        error(
-            "method-missing",
-            "The Function lacks a method.",
-            "the names of its methods, and their indentation",
-        ),
+    r"You must implement": error(
+        "method-missing",
+        "The Function lacks a method.",
+        "the names of its methods, and their indentation",
     ),
-    (
-        r"(save_for_\w+) (?:can only save variables|expects all arguments)",
-        error(
-            "saved-no-tensor",
-            "{0} was handed something that is no tensor.",
-            "its arguments: one tensor after the other, not in a list; what is no "
-            "tensor goes on ctx",
-        ),
+    r"(save_for_\w+) (?:can only save variables|expects all arguments)": error(
+        "saved-no-tensor",
+        "{0} was handed something that is no tensor.",
+        "its arguments: one tensor after the other, not in a list; what is no "
+        "tensor goes on ctx",
     ),
-    (
-        r"Backward' object has no attribute '(\w+)'",
-        error(
-            "attribute-missing",
-            "ctx has no `{0}`.",
-            "what forward stores on ctx, and under which name",
-        ),
+    r"Backward' object has no attribute '(\w+)'": error(
+        "attribute-missing",
+        "ctx has no `{0}`.",
+        "what forward stores on ctx, and under which name",
     ),
-    (
-        r"values to unpack",
-        error(
-            "saved-count",
-            "{phase} unpacks another number of values than there is.",
-            "save_for_backward against saved_tensors",
-        ),
+    r"values to unpack": error(
+        "saved-count",
+        "{phase} unpacks another number of values than there is.",
+        "save_for_backward against saved_tensors",
     ),
-    (
-        r"backward\(\) (?:takes|missing) \d+",
-        error(
-            "backward-arguments",
-            "Backward must take ctx and one gradient for each output of forward.",
-            "the arguments of backward",
-        ),
+    r"backward\(\) (?:takes|missing) \d+": error(
+        "backward-arguments",
+        "Backward must take ctx and one gradient for each output of forward.",
+        "the arguments of backward",
     ),
-    (
-        r"numpy\(\) on Tensor that requires grad",
-        error(
-            "numpy-detour",
-            "{phase} handed a tensor that autograd records to NumPy.",
-            "the detour by NumPy",
-        ),
+    r"numpy\(\) on Tensor that requires grad": error(
+        "numpy-detour",
+        "{phase} handed a tensor that autograd records to NumPy.",
+        "the detour by NumPy",
     ),
-    (
-        r"cannot be multiplied|size of tensor|must match|expand\(|for input of "
-        r"size|Expected size",
-        error(
-            "shapes-do-not-fit",
-            "{phase} failed: shapes do not fit.",
-            "transposes and reductions, with the shapes written beside each step",
-        ),
+    r"cannot be multiplied|size of tensor|must match|expand\(|for input of "
+    r"size|Expected size": error(
+        "shapes-do-not-fit",
+        "{phase} failed: shapes do not fit.",
+        "transposes and reductions, with the shapes written beside each step",
     ),
-    (
-        r"contiguous|view size is not compatible",
-        error(
-            "layout",
-            "{phase} failed: a contiguous tensor was expected.",
-            ".view, data_ptr and kernels",
-        ),
+    r"contiguous|view size is not compatible": error(
+        "layout",
+        "{phase} failed: a contiguous tensor was expected.",
+        ".view, data_ptr and kernels",
     ),
-    (
-        r"",
-        error("raised", "{phase} raised {error}.", "the call"),
-    ),
-]
+    r"": error("raised", "{phase} raised {error}.", "the call"),
+}
 GRAD_OUTPUT_MODIFIED = TEXTS["grad-output-modified"]
 SAVED_MODIFIED = TEXTS["saved-modified"]
 PHASES = {"forward": N_("Forward"), "backward": N_("Backward")}  # as a sentence begins
@@ -191,7 +135,9 @@ def told(subject, raised, text=None, x=None, **words):
     message = textwrap.shorten(message, 200, placeholder=" ...")
     error = type(raised.error).__name__
     values = {"message": f"{error}: {message}"}
-    found = ((re.search(pattern, message), meant) for pattern, meant in EXCEPTIONS)
+    found = (
+        (re.search(pattern, message), meant) for pattern, meant in EXCEPTIONS.items()
+    )
     match, meant = next(pair for pair in found if pair[0])
     if text and meant is not GRAD_OUTPUT_MODIFIED:
         finding = text(x, values=values, fails=_("fails with"), **words)

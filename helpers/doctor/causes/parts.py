@@ -54,22 +54,17 @@ def lost(ms):
 )
 def grad_output_partly_ignored(ms):
     """Of these, all contributions are lost."""
-    points = []
-    for one in ms.each():
-        if not (found := lost(one)):
-            break
-        (gone, there), (m,) = found, one
-        rows = gone.any(1)
-        right = there.any(1) & ~rows
-        # Or it is a matter of the elements of the input.
-        some = there[right].any(0) & gone.any(0)
-        if (gone != there)[rows].any() or not some.any():
-            break
-        points.append(Spots(torch.arange(len(rows)), right, rows, sizes_of(m, m.y), {}))
-    if not points:
+    if not (found := lost(ms)):
         return None
-    gone, there = lost(ms)
-    where, *_look = rule(ms[0].y.shape, points) or [""]
+    (gone, there), m = found, ms[0]
+    rows = gone.any(1)
+    right = there.any(1) & ~rows
+    # Or it is a matter of the elements of the input.
+    some = there[right].any(0) & gone.any(0)
+    if (gone != there)[rows].any() or not some.any():
+        return None
+    spots = Spots(torch.arange(len(rows)), right, rows, sizes_of(m, m.y), {})
+    where, *_look = rule(m.y.shape, [spots]) or [""]
     # An index that is assigned leaves one contribution of each.
     left = (there & ~gone).sum(0)[gone.any(0)]
     if not gone.any(0).all() and (not where or (left == 1).all()):
@@ -123,7 +118,7 @@ def other_mask(ms):
 def partly_right(ms):
     m = ms[0]
     if m.wrong.any() and is_right_somewhere(m, m.right):
-        points = [of_elements(m) for (m,) in ms.each()]
+        points = [of_elements(m) for m in (*ms, *ms.again)]
         if found := rule(m.shape, points, map(of_elements, m.varied())):
             return in_part(m, *found)
     return None

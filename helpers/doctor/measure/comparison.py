@@ -405,12 +405,6 @@ class WrongGradient(tuple):
             [] if m.sparse or m.subject.is_slow else [*m.at_each([(m.subject, turned)])]
         )
 
-    def each(self):
-        """Each alone, and the first where the values stand in another order, if they
-        can."""
-        yield from (WrongGradient([m]) for m in self)
-        yield from (WrongGradient([m]) for m in self.again)
-
     @functools.cached_property
     def others(self):
         """The whole, if this is a corner, and other values, so that nothing fits by
