@@ -34,7 +34,6 @@ def tensor(text):
 
 
 def trained(text):
-    """The same, as a tensor that requires a gradient."""
     return tensor(text).requires_grad_()
 
 

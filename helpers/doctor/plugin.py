@@ -31,7 +31,12 @@ from .program.rounds import once, rounds
 from .report import SCHEMA
 
 KEY, TEST = "doctor", "PYTEST_CURRENT_TEST"
-FAIL = "first", "all", "never"
+# Not a wrong first-order gradient, or one that may be meant, where forward is flat.
+LATER = (
+    *("double-backward", "jvp", "vmap", "reference-cycle", "straight-through"),
+    *("forward-not-deterministic", "backward-not-deterministic"),
+)
+FAIL = {"first": LATER, "all": (), "never": ""}  # how codes begin that fail no run
 OPTIONS = {  # in pyproject.toml, with _ instead of -: (default, what it takes, help)
     "doctor": (False, None, "examine every torch.autograd.Function that tests apply"),
     "doctor-seconds": (
@@ -45,7 +50,7 @@ OPTIONS = {  # in pyproject.toml, with _ instead of -: (default, what it takes, 
         "in a child process, for code that may crash or hang",
     ),
     "doctor-fail": (
-        FAIL[0],
+        "first",
         "|".join(FAIL),
         "what fails the run: a wrong first-order gradient or a call that fails "
         "(first), any error, nothing; others are warnings",
@@ -71,11 +76,6 @@ OPTIONS = {  # in pyproject.toml, with _ instead of -: (default, what it takes, 
     "doctor-baseline-update": (False, None, "write what is found to --doctor-baseline"),
     "doctor-json": ("", "FILE", "write what is found to this file, too"),
 }
-# Not a wrong first-order gradient, or one that may be meant, where forward is flat.
-LATER = (
-    *("double-backward", "jvp", "vmap", "reference-cycle", "straight-through"),
-    *("forward-not-deterministic", "backward-not-deterministic"),
-)
 ACTIONS = {bool: ("store_true", "bool"), list: ("append", "linelist")}
 
 
@@ -109,7 +109,9 @@ def checked(options):
     """The options, with seconds as a number and `known` findings; or UsageError."""
     options.known, file = set(), options.baseline
     if options.fail not in FAIL:
-        raise pytest.UsageError(f"doctor-fail is one of {FAIL}, got {options.fail!r}")
+        raise pytest.UsageError(
+            f"doctor-fail is one of {[*FAIL]}, got {options.fail!r}"
+        )
     if options.baseline_update and not file:
         raise pytest.UsageError("doctor-baseline-update needs --doctor-baseline FILE")
     if file and file.is_file():
@@ -183,14 +185,12 @@ class Doctor:
     def weighed(self, visit):
         """The visit with what fails no run as a warning, and as a note what is
         known."""
-        fail, findings = self.options.fail, []
+        spared, findings = FAIL[self.options.fail], []
         for finding in visit.findings:
-            is_later = finding.code.startswith(LATER)
             if known_as(visit, finding) in self.options.known:
                 finding = replace(finding, severity="note")
-            elif finding.severity == "error":
-                if fail == "never" or fail == "first" and is_later:
-                    finding = replace(finding, severity="warning")
+            elif finding.severity == "error" and finding.code.startswith(spared):
+                finding = replace(finding, severity="warning")
             findings.append(finding)
         return replace(visit, findings=findings)
 

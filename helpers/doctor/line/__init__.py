@@ -15,7 +15,7 @@ from .goals import exits
 __all__ = ["exits", "find", "uncut_if"]
 
 
-def find(wrong, budget, few=False):
+def find(wrong, budget, few):
     """The `Change` that mends a wrong gradient, or None.
 
     wrong: the `WrongGradient`

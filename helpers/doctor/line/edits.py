@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import threading
 import types
-import warnings
 from typing import NamedTuple
 
 from ..function.source import Source, code_of, nodes_of, place
@@ -16,6 +15,10 @@ from ..words import N_, _
 RIGHT_IF = N_("right if: {what}")
 RIGHT_HERE = N_("right for these sizes, if: {what}")
 STANDS = N_("`{new}` stood in place of `{old}`")
+VALUES = (
+    *(ast.Name, ast.Call, ast.BinOp, ast.UnaryOp, ast.Subscript, ast.Attribute),
+    *(ast.IfExp, ast.Compare, ast.Constant),
+)
 OTHER = 1.0625e-77  # a constant that no code holds; what is to run takes its place
 
 
@@ -64,10 +67,9 @@ class Code(Source):
     def __init__(self, fn, cls=None):
         super().__init__(inspect.unwrap(fn))
         self.cls = cls
-        pairs = [
-            (n, up) for up in ast.walk(self.tree) for n in ast.iter_child_nodes(up)
-        ]
-        self.up = {node: up for node, up in pairs}
+        self.up = {
+            n: up for up in ast.walk(self.tree) for n in ast.iter_child_nodes(up)
+        }
         self.nodes = [n for line in self.tree.body for n in ast.walk(line)]
         self.values = dict.fromkeys(n for n in self.nodes if self.is_value(n))
         others = [getattr(cls, name) for name in ("forward", "setup_context") if cls]
@@ -81,37 +83,20 @@ class Code(Source):
 
     def compiled(self, tree, **more):
         """The function of this tree; more: further names that it knows."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)
-            return made_of(
-                code_of(tree, self.fn), self.fn, {**self.fn.__globals__, **more}
-            )
+        scope = {**self.fn.__globals__, **more}
+        return made_of(code_of(tree, self.fn), self.fn, scope)
 
     def is_value(self, node):
         """Is it an expression that may have a number or a tensor for a value?"""
-        kinds = (
-            ast.Name,
-            ast.Call,
-            ast.BinOp,
-            ast.UnaryOp,
-            ast.Subscript,
-            ast.Attribute,
-            ast.IfExp,
-        )
         loaded = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
-        if not (loaded and isinstance(node, (*kinds, ast.Compare, ast.Constant))):
+        if not (loaded and isinstance(node, VALUES)):
             return False
-        up = self.up.get(node)
-        if isinstance(node, ast.Name) and inspect.ismodule(
-            self.fn.__globals__.get(node.id)
-        ):
-            return False
+        up, text = self.up.get(node), ast.unparse(node)
         is_called = isinstance(up, ast.Call) and up.func is node
-        is_annotation = (
-            isinstance(up, (ast.arg, ast.AnnAssign)) and up.annotation is node
+        bare = text in ("ctx", "self", "ctx.saved_tensors")
+        return not (
+            is_called or bare or inspect.ismodule(self.fn.__globals__.get(text))
         )
-        bare = ast.unparse(node) in ("ctx", "self", "ctx.saved_tensors")
-        return not (is_called or is_annotation or bare)
 
     def statement(self, node):
         while not isinstance(node, ast.stmt):
@@ -217,9 +202,7 @@ def running(fn, other):
     # The code that takes its place must have as many free variables.
     text = f"def {fn.__name__}(*args, **kwargs):\n if 0: {(*code.co_freevars,)}\n"
     text = text.replace("'", "") + f" return ({OTHER!r})(*args, **kwargs)"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)
-        calling = code_of(ast.parse(text).body[0], fn)
+    calling = code_of(ast.parse(text).body[0], fn)
     consts = tuple(
         either if c == OTHER and type(c) is float else c for c in calling.co_consts
     )

@@ -28,30 +28,25 @@ FURTHER = (
 )
 
 
-def first_that_holds(
-    subject, edits, budget, fits, others=lambda: (), all_is_right=None
-):
-    """The first edit with which fits() is true, and with which fits(others()) is; or
-    None.
+def first_that_holds(wrong, edits, budget, fits):
+    """The first edit with which fits() is true, and the others are right; or None.
 
-    others(): further comparisons, which are made without the edit
-    all_is_right(): a few more are tried for one with which this is true, too
+    A few more are tried for one with which all that is wrong is right, too.
     """
-    found, further = None, 0
+    subject, found, further = wrong[0].subject, None, 0
     for edit in itertools.chain(tuple(budget.known), edits):
         further += found is not None
         if budget.is_spent or further > FURTHER:
             break
         budget.spent += 1
-        if in_place(subject, edit, fits):
-            more = others()
-            if not more or in_place(subject, edit, functools.partial(fits, more)):
-                found = found or edit
-                if not all_is_right:
-                    break
-                if in_place(subject, edit, all_is_right):
-                    found = budget.mends_all = edit
-                    break
+        # The others are made without the edit.
+        if in_place(subject, edit, fits) and in_place(
+            subject, edit, functools.partial(is_right, wrong.others)
+        ):
+            found = found or edit
+            if in_place(subject, edit, functools.partial(is_right, wrong.together)):
+                found = budget.mends_all = edit
+                break
     if found:
         budget.known.append(found)  # to be tried first for the next one
     return found
@@ -82,23 +77,21 @@ def in_place(subject, edit, test):
 # --- right if: backward is edited until its gradient is right -------------------------
 
 
-def right_if(wrong, budget, few=False):
+def right_if(wrong, budget, few):
     """The `Change` that makes this gradient right, and leaves right ones alone; or
     None.
 
     few: as in `find`
     """
-    subject = wrong[0].subject
-    codes = list(filter(computes, backward_codes(subject)))
-    stays = others_of(wrong)
-
-    def fits(ms=wrong):
-        return is_right(ms) and (ms is not wrong or stays())
-
+    # Only what does nothing but compute may run in another form.
+    codes = [
+        code
+        for code in backward_codes(wrong[0].subject)
+        if harmless(code.fn, code.tree.body, code.cls)
+    ]
+    stay = others_of(wrong)
     edits = candidates(codes, wrong, budget, few) if codes else ()
-    everything = functools.partial(is_right, wrong.together)
-    others = (lambda: wrong.others), everything
-    edit = first_that_holds(subject, edits, budget, fits, *others)
+    edit = first_that_holds(wrong, edits, budget, lambda: is_right(wrong) and stay())
     return edit and edit.change(tried=bool(wrong.of_other_sizes))
 
 
@@ -231,8 +224,3 @@ def forward_codes(subject):
         plain += [subject.fn] if inspect.isfunction(subject.fn) else []
         found += codes_of([fn for fn in plain if fn.__name__ != "__init__"])
     return found
-
-
-def computes(code):
-    """Does it nothing but compute, so that it may run in another form?"""
-    return harmless(code, code.cls)

@@ -9,8 +9,6 @@ only this row undoes.
 import ast
 import itertools
 import re
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 
@@ -97,25 +95,11 @@ MOST, LONG = 64, 48  # texts at hand; letters of one
 DIMS = 0, -1, 1
 
 
-class Row(NamedTuple):
-    """what: in words; kinds: of nodes; news: templates, or site -> texts or tuples of
-    puts."""
-
-    what: str
-    kinds: tuple
-    news: Callable | Sequence
-
-
 class Site:
     """A node that may be edited, its text, and what is at hand there: {text: value}."""
 
     def __init__(self, code, node, hand):
         self.code, self.node, self.hand, self.text = code, node, hand, ast.unparse(node)
-
-    def news(self, row):
-        if callable(row.news):
-            return row.news(self)
-        return self.filled(row.news)
 
     def filled(self, templates):
         """The texts of templates, for each dimension and each tensor at hand, if
@@ -149,62 +133,58 @@ def other_names(site):
     yield from sorted(same, key=lambda n: getattr(site.hand[n], "shape", None) != shape)
 
 
+def others_of(one, families):
+    """What may be taken for it: the others of its families."""
+    own = [some.split() for some in families if one in some.split()]
+    return [other for other in dict.fromkeys(sum(own, [])) if other != one]
+
+
 def other_operators(site):
     match site.node:
         case (
             ast.BinOp(left=a, op=op, right=b)
             | ast.Compare(left=a, ops=[op], comparators=[b])
-        ) if op := OPERATORS.get(type(op)):
-            found = {
-                o: None for some in ALIKE if op in some.split() for o in some.split()
-            }
-            yield from (f"{of(a)} {o} {of(b)}" for o in found if o != op)
+        ):
+            others = others_of(OPERATORS.get(type(op)), ALIKE)
+            yield from (f"{of(a)} {other} {of(b)}" for other in others)
 
 
 def without_a_part(site):
     match site.node:
         case ast.BinOp(left=a, op=op, right=b):
             yield from (of(a), f"-{of(b)}" if isinstance(op, ast.Sub) else of(b))
-        case ast.IfExp(body=a, orelse=b):
-            yield from (of(a), of(b))
-        case ast.Call(
-            func=ast.Attribute(value=ast.Name(id="torch" | "F" | "np")), args=[a, *_]
-        ):
-            yield of(a)
         case (
-            ast.Call(func=ast.Attribute(value=a))
-            | ast.Call(func=ast.Name(), args=[a, *_])
+            ast.Call(
+                func=ast.Name() | ast.Attribute(value=ast.Name(id="torch" | "F")),
+                args=[a, *_],
+            )
+            | ast.Call(func=ast.Attribute(value=a))
+            | ast.UnaryOp(operand=a)
+            | ast.Subscript(value=a)
+            | ast.Attribute(value=a, attr="T" | "mT" | "H" | "mH" | "real")
         ):
-            yield of(a)
-        case ast.UnaryOp(operand=a) | ast.Subscript(value=a):
-            yield of(a)
-        case ast.Attribute(value=a, attr="T" | "mT" | "H" | "mH" | "real"):
             yield of(a)
 
 
 def other_functions(site):
     func, text = site.node.func, ast.unparse(site.node.func)
     name = getattr(func, "attr", getattr(func, "id", ""))
-    found = {o: None for some in FAMILIES if name in some.split() for o in some.split()}
-    yield from (
-        {func: text.removesuffix(name) + other} for other in found if other != name
-    )
-
-
-def is_negative(node):
-    """Is it a number with a minus before it, as the last dimension is?"""
-    minus = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
-    return minus and isinstance(node.operand, ast.Constant)
+    others = others_of(name, FAMILIES)
+    yield from ({func: text.removesuffix(name) + other} for other in others)
 
 
 def other_constants(site):
-    if is_negative(site.code.up.get(site.node)) or isinstance(site.node, ast.UnaryOp):
-        yield from other_negatives(site)
-        return
-    n = site.node.value
-    if isinstance(n, str):
-        yield from other_letters(n)
-    elif isinstance(n, bool) or n is None:
+    """Of a number with a minus, the whole is one constant."""
+    match site.node:
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=n)):
+            n = -n
+        case ast.Constant(value=n) if not isinstance(
+            site.code.up.get(site.node), ast.UnaryOp
+        ):
+            pass
+        case _:
+            return
+    if isinstance(n, bool) or n is None:
         yield str(not n)
     elif isinstance(n, (int, float)):
         near = [
@@ -212,48 +192,8 @@ def other_constants(site):
         ]
         written = [m for m in site.code.literals if type(m) in (int, float)]
         names = [name for name, v in site.hand.items() if type(v) in (int, type(n))]
-        if is_a_dim(site):
-            names = [name for name in names if "dim" in name or "axis" in name]
         every = *map(repr, (*near, *written, 0, 1, 2, 3, 0.5)), *names, "None"
         yield from (text for text in dict.fromkeys(every) if text != site.text)
-
-
-def other_negatives(site):
-    """Of a number with a minus: the whole is one constant."""
-    if is_negative(site.node):
-        n = -site.node.operand.value
-        near = (
-            (*range(3), n - 1, n + 1, -n, 2 * n)
-            if type(n) is int
-            else (-n, 2 * n, n / 2)
-        )
-        names = [name for name, v in site.hand.items() if type(v) is int]
-        if is_a_dim(site):
-            names = [name for name in names if "dim" in name or "axis" in name]
-        every = *names, *map(repr, near), *map(repr, site.code.literals), "None"
-        yield from (text for text in dict.fromkeys(every) if text != site.text)
-
-
-def other_letters(text):
-    """Of an einsum: two exchanged, or one in place of another."""
-    parts, letters = (
-        re.split(r"(,|->)", text),
-        sorted(set(re.findall("[a-zA-Z]", text))),
-    )
-    for k, part in enumerate(parts if "->" in text else ()):
-        pairs = itertools.combinations(range(len(part)), 2)
-        news = [
-            part[:i] + part[j] + part[i + 1 : j] + part[i] + part[j + 1 :]
-            for i, j in pairs
-        ]
-        news += [
-            part[:i] + x + part[i + 1 :] for i in range(len(part)) for x in letters
-        ]
-        yield from (
-            repr("".join((*parts[:k], new, *parts[k + 1 :])))
-            for new in news
-            if k % 2 == 0
-        )
 
 
 def exchanged(site):
@@ -285,14 +225,15 @@ def other_counts(site):
                 )
 
 
-REDUCTIONS = "sum", "mean", "amax", "amin", "prod"
-
-
 def other_dims(site):
     """Over which dimensions is reduced, and are they kept? And a sum that runs
     backwards."""
     match site.node:
-        case ast.Call(func=ast.Attribute(value=a, attr=name)) if name in REDUCTIONS:
+        case ast.Call(
+            func=ast.Attribute(
+                value=a, attr="sum" | "mean" | "amax" | "amin" | "prod" as name
+            )
+        ):
             yield f"{of(a)}.{name}()"
             for dim in DIMS:
                 yield f"{of(a)}.{name}({dim}, keepdim=True)"
@@ -302,43 +243,32 @@ def other_dims(site):
             yield f"{of(a)}.flip({dim}).cumsum({dim}).flip({dim})"
 
 
-def is_a_dim(site):
-    """Is it an argument of a reduction, where the name of a number makes no sense?"""
-    up = site.code.up.get(site.node)
-    up = site.code.up.get(up) if isinstance(up, (ast.UnaryOp, ast.keyword)) else up
-    return isinstance(up, ast.Call) and getattr(up.func, "attr", "") in REDUCTIONS
-
-
 NAME = ast.Name, ast.Attribute
 VALUE = *NAME, ast.Call, ast.BinOp, ast.Subscript
-EXPRESSIONS = [
-    Row("a name for a name", NAME, other_names),
-    Row("an operator for an operator", (ast.BinOp, ast.Compare), other_operators),
-    Row("a part left out", (*VALUE, ast.UnaryOp, ast.IfExp), without_a_part),
-    Row("a sign", (*VALUE, ast.IfExp), ["-{0}"]),
-    Row("a function for a function", (ast.Call,), other_functions),
-    Row("a constant for a constant", (ast.Constant, ast.UnaryOp), other_constants),
-    Row("two exchanged", (ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
-    Row("a count for a count", (ast.Call, ast.Subscript), other_counts),
-    Row("a dimension for a dimension", (ast.Call,), other_dims),
+EXPRESSIONS = [  # kinds of nodes; templates, or site -> texts or {node: text}
+    (NAME, other_names),
+    ((ast.BinOp, ast.Compare), other_operators),
+    ((*VALUE, ast.UnaryOp), without_a_part),
+    ((*VALUE, ast.IfExp), ["-{0}"]),
+    (ast.Call, other_functions),
+    ((ast.Constant, ast.UnaryOp), other_constants),
+    ((ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
+    ((ast.Call, ast.Subscript), other_counts),
+    (ast.Call, other_dims),
 ]
-MANY = [  # edits, which are tried later
-    Row("another view, or a sum", VALUE, VIEWS),
-    Row("another power, or a function", NAME, FORMS),
-    Row("what a normalisation passes on", NAME, PASSED_ON),
-]
+MANY = [(VALUE, VIEWS), (NAME, FORMS), (NAME, PASSED_ON)]  # edits, tried later
 
 
 def edits_of(code, hands, rows=EXPRESSIONS):
     """All edits of expressions by these rows; hands: {root: what is at hand there}."""
     others = ast.Tuple, ast.List, ast.Constant
-    for row in rows:
+    for kinds, news in rows:
         for node in code.nodes:
-            if isinstance(node, row.kinds) and (
+            if isinstance(node, kinds) and (
                 node in code.values or isinstance(node, others)
             ):
                 site = Site(code, node, hands.get(code.root(node), {}))
-                for new in site.news(row):
+                for new in news(site) if callable(news) else site.filled(news):
                     yield Edit(
                         code, node, new if isinstance(new, dict) else {node: new}
                     )
@@ -377,7 +307,7 @@ ASSIGNED = {
 
 
 def lines_of(code):
-    """Lines left out, before one of the next, or of another kind; conditions."""
+    """Lines left out, before one of the next, or of another kind."""
     for node in (code.tree, *code.nodes):
         for block in (getattr(node, name, None) for name in ("body", "orelse")):
             for k, line in enumerate(block if isinstance(block, list) else ()):
@@ -400,8 +330,6 @@ def lines_of(code):
 def of_a_line(line):
     """(a node, what takes its place)"""
     match line:
-        case ast.If(test=test):
-            yield from ((test, new) for new in ("True", "False", f"not {of(test)}"))
         case (
             ast.Assign(targets=[target], value=value)
             | ast.AugAssign(target=target, value=value)
@@ -428,18 +356,19 @@ def of_a_line(line):
 
 def kept_in_autograd(site):
     match site.node:
-        case ast.Call(
-            func=ast.Attribute(value=a, attr="detach" | "item" | "numpy" | "tolist")
-        ):
-            yield of(a)
-        case ast.Attribute(value=a, attr="data"):
-            yield of(a)
-        case ast.Call(
-            func=ast.Attribute(attr="Parameter" | "tensor" | "as_tensor"), args=[a, *_]
+        case (
+            ast.Call(
+                func=ast.Attribute(value=a, attr="detach" | "item" | "numpy" | "tolist")
+            )
+            | ast.Attribute(value=a, attr="data")
+            | ast.Call(
+                func=ast.Attribute(attr="Parameter" | "tensor" | "as_tensor"),
+                args=[a, *_],
+            )
         ):
             yield of(a)
         case ast.Call(func=ast.Attribute(attr="no_grad"), args=[]):
             yield "torch.enable_grad()"
 
 
-CUTS = [Row("what leaves autograd", (ast.Call, ast.Attribute), kept_in_autograd)]
+CUTS = [((ast.Call, ast.Attribute), kept_in_autograd)]

@@ -64,7 +64,7 @@ def until(end):
         EXAMINING.pop()
 
 
-def examine_all(calls, seconds, faithful, accept, child=False):
+def examine_all(calls, seconds, faithful, accept, child):
     """Yields (k, report) for each of the calls, or a sentence that says why there is
     none.
 

@@ -23,8 +23,7 @@ FUNCTIONS = N_("{n} Function"), N_("{n} Functions")
 
 def number(n, templates):
     """The first template if it is one, else the second, with this number."""
-    one, several = templates
-    return _(one if n == 1 else several).format(n=n)
+    return _(templates[n != 1]).format(n=n)
 
 
 @dataclass(repr=False)
@@ -61,10 +60,8 @@ class Visit(Report):
 
     def add(self, other):
         """Count in another Function of which the same is said."""
-        self.calls, self.patterns = (
-            self.calls + other.calls,
-            self.patterns + other.patterns,
-        )
+        self.calls += other.calls
+        self.patterns += other.patterns
         self.left += other.left
         self.judged = least(self.judged + other.judged)
 

@@ -109,7 +109,17 @@ def once(visits):
     return list(found.values())
 
 
-def rounds(*, seconds=SECONDS, max_bytes=2**28, skip=(), faithful=(), child=False):
+def names_in(name, given):
+    """The names of these Functions, or TypeError with the name of the argument."""
+    given = given if isinstance(given, (tuple, list, set, frozenset)) else (given,)
+    for item in given:
+        if not isinstance(item, (str, type)):
+            raise TypeError(f"{name} must hold Functions or their names, got {item!r}")
+    names = [item if isinstance(item, str) else full_name(item) for item in given]
+    return [one for name in names for one in name.split(",")]
+
+
+class Rounds:
     """Examine every Function that is applied inside the `with` block; yields a `Found`.
 
     seconds:   how long all examinations may take, at the end of the block. Each
@@ -134,30 +144,16 @@ def rounds(*, seconds=SECONDS, max_bytes=2**28, skip=(), faithful=(), child=Fals
     If the block raises, nothing is examined.
     Raises BlindError if the doctor sees no Functions on this version of PyTorch.
     """
-    for name, value in {"seconds": seconds, "max_bytes": max_bytes}.items():
-        if not isinstance(value, (int, float)) or not value >= 0:
-            raise ValueError(f"{name} must be a number from 0 on, got {value!r}")
-    names = {"skip": skip, "faithful": faithful}
-    names = {name: names_in(name, given) for name, given in names.items()}
-    return Rounds(seconds, max_bytes, **names, child=child)
 
-
-def names_in(name, given):
-    """The names of these Functions, or TypeError with the name of the argument."""
-    given = given if isinstance(given, (tuple, list, set, frozenset)) else (given,)
-    for item in given:
-        if not isinstance(item, (str, type)):
-            raise TypeError(f"{name} must hold Functions or their names, got {item!r}")
-    names = [item if isinstance(item, str) else full_name(item) for item in given]
-    return [one for name in names for one in name.split(",")]
-
-
-class Rounds:
-    """Hears the calls of Functions while a block runs, and examines them at its end."""
-
-    def __init__(self, seconds, max_bytes, skip, faithful, child=False):
-        self.seconds, self.max_bytes, self.skip = seconds, max_bytes, skip
-        self.faithful, self.child = faithful, child
+    def __init__(
+        self, *, seconds=SECONDS, max_bytes=2**28, skip=(), faithful=(), child=False
+    ):
+        for name, value in {"seconds": seconds, "max_bytes": max_bytes}.items():
+            if not isinstance(value, (int, float)) or not value >= 0:
+                raise ValueError(f"{name} must be a number from 0 on, got {value!r}")
+        self.seconds, self.max_bytes, self.child = seconds, max_bytes, child
+        self.skip = names_in("skip", skip)
+        self.faithful = names_in("faithful", faithful)
         self.during = str  # called for what runs at the moment
         self.accept = "rounds(faithful=['{}'])"  # how a Function of this name is
 
@@ -276,6 +272,9 @@ class Rounds:
         names = [*names, *self.found.skipped]
         given = dict.fromkeys([*self.skip, *self.faithful])
         return [g for g in given if not any(among(n, [of_input(g)[0]]) for n in names)]
+
+
+rounds = Rounds  # as it is called
 
 
 def of_input(given):

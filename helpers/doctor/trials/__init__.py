@@ -7,8 +7,8 @@ changed belongs in `again.py`.
 """
 
 from . import again, backward, derivative, forward, second_derivative, transforms
-from .examination import Trial
 
+# Codes of findings, or their severity.
 ANOTHER = "backward-not-deterministic", "state-between-calls"
 NOT_FINITE = "input-not-finite", "forward-not-finite", "backward-not-finite"
 NO_DIFFERENCES = "too-coarse", "coarse-forward"
@@ -33,27 +33,25 @@ NO_SECOND = (
     "symmetric-only",
     *NO_DIFFERENCES,
 )
-TRIALS = [  # in the order in which they are made
-    Trial(forward.there_are_inputs),
-    Trial(forward.numbers_that_are_given),
-    Trial(forward.forward_twice),
-    Trial(forward.precision_inside),
-    Trial(forward.numbers_that_are_returned),
-    Trial(forward.inputs_are_untouched),
-    Trial(forward.what_ctx_holds),
-    Trial(backward.outputs_require_a_gradient),
-    Trial(backward.what_backward_does),
-    Trial(backward.gradients_are_finite),
-    Trial(
-        again.repeated, unless=["saved-modified"]
-    ),  # what is not so has no derivative
-    Trial(derivative.derivative_of_forward, unless=NOISY),
-    Trial(again.layouts, unless=ANOTHER),
-    Trial(again.input_layouts, unless=(*ANOTHER, *NOT_FINITE)),
-    Trial(again.unused_outputs, unless=(*ANOTHER, *NOT_FINITE, "singular")),
-    Trial(again.one_input, unless=(*ANOTHER, "swapped")),
-    Trial(second_derivative.second_derivative, unless=NO_SECOND),
-    Trial(transforms.forward_mode, unless=UNJUDGED),
-    Trial(transforms.over_batches, unless=UNJUDGED),
-    Trial(backward.as_given, unless=["error"]),
-]
+TRIALS = {  # in the order in which they are made: after which findings one is left out
+    forward.there_are_inputs: (),
+    forward.numbers_that_are_given: (),
+    forward.forward_twice: (),
+    forward.precision_inside: (),
+    forward.numbers_that_are_returned: (),
+    forward.inputs_are_untouched: (),
+    forward.what_ctx_holds: (),
+    backward.outputs_require_a_gradient: (),
+    backward.what_backward_does: (),
+    backward.gradients_are_finite: (),
+    again.repeated: ["saved-modified"],  # what is not so has no derivative
+    derivative.derivative_of_forward: NOISY,
+    again.layouts: ANOTHER,
+    again.input_layouts: (*ANOTHER, *NOT_FINITE),
+    again.unused_outputs: (*ANOTHER, *NOT_FINITE, "singular"),
+    again.one_input: (*ANOTHER, "swapped"),
+    second_derivative.second_derivative: NO_SECOND,
+    transforms.forward_mode: UNJUDGED,
+    transforms.over_batches: UNJUDGED,
+    backward.as_given: ["error"],
+}

@@ -73,15 +73,11 @@ def calls_between(exam):
     """With other inputs, other signs, fewer rows and other arguments."""
     subject, near = exam.subject, [exam.dice.nearby(v) for v in exam.subject.values]
     run = subject.run(subject.values)
-    others = [
+    few = itertools.islice(resized(subject), FEW)
+    for other, values in (
         (subject, near),
         (subject, [-v.flip(tuple(range(v.dim()))) for v in near]),
-    ]
-    others += [
-        (other, other.values) for other in itertools.islice(resized(subject), FEW)
-    ]
-    for other, values in (
-        *others,
+        *((other, other.values) for other in few),
         *((other, near) for other in with_other_arguments(subject)),
     ):
         with contextlib.suppress(CallError):
@@ -125,6 +121,10 @@ def repeated(exam):
 # --- what backward is handed, and what is wanted of it --------------------------------
 
 
+def expanded(t):
+    return t.new_ones(()).expand(t.shape)
+
+
 def strided(t):
     """The dimensions in another order in memory, and gaps: no .view is possible."""
     back = tuple(range(t.dim()))[::-1]
@@ -142,24 +142,16 @@ def sliced(t):
 
 FEW = 6  # calls with other sizes between two
 ODD = {N_("not contiguous"): strided, N_("a slice of a wider tensor"): sliced}
+EXPANDED = N_("an expanded view, as `.sum()` makes it")
 
 
 def layouts(exam):
     """Does backward take whatever grad_output may be?"""
-    outputs = exam.run.outputs
-    ones = [torch.ones_like(o, memory_format=torch.contiguous_format) for o in outputs]
-    views = [o.new_ones(()).expand(o.shape) for o in outputs]
-    when = _("an expanded view, as `.sum()` makes it")
-    found = exam.compare(
-        LAYOUT, lambda: exam.gradients(views), exam.gradients(ones), when=when
-    )
-    if not (yield from found):
-        return
-    for when, lay in ODD.items():
+    for when, lay in {EXPANDED: expanded, **ODD}.items():
         vs = [lay(v) for v in exam.vs]
-        found = exam.compare(
-            LAYOUT, functools.partial(exam.gradients, vs), when=_(when)
-        )
+        dense = [v.clone(memory_format=torch.contiguous_format) for v in vs]
+        changed = functools.partial(exam.gradients, vs)
+        found = exam.compare(LAYOUT, changed, exam.gradients(dense), when=_(when))
         if not (yield from found):
             return
 
@@ -180,9 +172,8 @@ def input_layouts(exam):
             del subject.lay
         for x, *pair in zip(names, found, expected, floors, strict=True):
             if not exam.same(*pair):
-                what = _("The output") if x is None else None
-                what = what or _("The gradient of `{x}`").format(x=x)
-                yield INPUT_LAYOUT(x, what=what, when=_(when))
+                of_x = x and _("The gradient of `{x}`").format(x=x)
+                yield INPUT_LAYOUT(x, what=of_x or _("The output"), when=_(when))
                 return
 
 
@@ -202,15 +193,14 @@ class Nothing(torch.autograd.Function):
 def unused_outputs(exam):
     """None, and then each alone is used: the same as if zeros arrived for the
     others."""
-    outputs = exam.run.outputs if exam.has_own_nodes else ()
+    outputs = exam.run.outputs
     several = len(outputs) > 1 and not exam.has("error")
     alone = [[k] for k, o in enumerate(outputs) if several and o.requires_grad]
-    for used in ([], *alone) if outputs else ():
+    for used in ([], *alone) if exam.has_own_nodes else ():
         zeros = [v if k in used else torch.zeros_like(v) for k, v in enumerate(exam.vs)]
-        found = functools.partial(with_none, exam, used)
-        if not (
-            yield from exam.compare(NONE_NOT_HANDLED, found, exam.gradients(zeros))
-        ):
+        changed = functools.partial(with_none, exam, used)
+        found = exam.compare(NONE_NOT_HANDLED, changed, exam.gradients(zeros))
+        if not (yield from found):
             return
 
 

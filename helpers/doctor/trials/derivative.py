@@ -117,7 +117,8 @@ def screened(exam, points):
     """All that is `Suspected`, and notes about inputs of which differences prove
     nothing."""
     subject, suspected, notes = exam.subject, [], []
-    for here, values in zip((True, False, False), points, strict=False):
+    for values in points:
+        here = values is points[0]
         try:
             point = Point(subject, values, exam.dice)
             judge = functools.partial(

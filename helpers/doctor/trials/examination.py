@@ -3,8 +3,7 @@
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import namedtuple
 
 import torch
 
@@ -44,26 +43,11 @@ FAILS = N_("it requires no gradient, and the function fails once it does")
 APART = "double-backward-wrong", "low-precision", "input-layout"
 
 
-@dataclass
-class Trial:
-    """A row of the table of trials.
-
-    run:    the generator
-    unless: the codes, or the severity, of findings after which it is left out
-    """
-
-    run: Callable
-    unless: Iterable = ()
-
-
-@dataclass
-class FirstBackward:
-    """What came of the first backward pass."""
-
-    grads: list
-    returned: dict  # by argument, before the engine corrected it
-    grad_output_changed: bool
-    saved_changed: list  # what was saved, and changed
+# What came of the first backward pass; returned: by argument, before the engine
+# corrected it; saved_changed: what was saved, and changed.
+FirstBackward = namedtuple(
+    "FirstBackward", "grads, returned, grad_output_changed, saved_changed"
+)
 
 
 def tolerance(eps):
@@ -100,7 +84,7 @@ class Examination:
         self.findings, self.dice, self.examined = [], Dice(), True
         self.lines = Budget() if lines is True else lines
         self.subject.lower = None if as_given else self.subject.lower
-        self.settled, self.refusal, self.first = False, None, None
+        self.first = None
         self.judged = {x: Judged(x) for x in self.subject.inputs}
 
     def report(self, trials):
@@ -111,7 +95,7 @@ class Examination:
                 what = finding.code, finding.input, finding.output
                 if what not in [(f.code, f.input, f.output) for f in self.findings]:
                     self.findings.append(finding)
-            lower = self.settled and self.subject.lower
+            lower = self.subject.lower
             if lower and self.has("error") and self.copies_differ():
                 options = {"lines": self.lines, "accept": self.accept}
                 as_given = Examination(*self.given, as_given=True, **options)
@@ -152,10 +136,8 @@ class Examination:
         """The findings of all trials; an exception of the function is the last of
         them."""
         try:
-            for trial in trials:
-                if self.has(*trial.unless):
-                    continue
-                if (yield from trial.run(self)):
+            for trial, unless in trials.items():
+                if not self.has(*unless) and (yield from trial(self)):
                     return
         except CallError as raised:
             self.examined = raised.phase != "forward" or self.first is not None
@@ -187,13 +169,6 @@ class Examination:
 
     # --- in which precision, and of which inputs --------------------------------------
 
-    def settle(self):
-        """Choose the precision and the inputs, before what is compared is computed."""
-        self.refusal = self.refused()
-        self.settled = True
-        if self.subject.frozen:
-            self.choose_among_the_frozen()
-
     def refused(self):
         """What the function raises in float64, so that it is examined as given; or
         None."""
@@ -213,32 +188,21 @@ class Examination:
     def choose_among_the_frozen(self):
         """Judge what was given as a constant, too, where backward has a gradient for
         it."""
-        subject, chosen = self.subject, self.subject.examined
-        try:
-            self.choose(chosen, subject.frozen)
-        except CallError:
-            for k in subject.frozen:
-                try:
-                    self.choose(subject.examined, [k])
-                except CallError:
-                    self.not_judged(subject.names[k], _(FAILS))
-        self.state.restore()
-
-    def choose(self, chosen, frozen):
-        """Examine these of the frozen inputs, too; those that get None are
-        constants."""
         subject = self.subject
-        subject.choose(sorted([*chosen, *frozen]))
-        try:
-            grads = dict(zip(subject.examined, self.try_out(), strict=True))
-        except CallError:
-            subject.choose(chosen)
-            raise
-        constant = [k for k in frozen if grads[k] is None]
-        subject.choose([k for k in subject.examined if k not in constant])
-        self.judged |= {x: Judged(x) for x in subject.inputs if x not in self.judged}
-        for k in constant:
-            self.not_judged(subject.names[k], _(CONSTANT), meant=True)
+        for k in subject.frozen:
+            chosen, x = subject.examined, subject.names[k]
+            subject.choose(sorted([*chosen, k]))
+            grad, why = None, CONSTANT
+            try:
+                grad = self.try_out()[subject.examined.index(k)]
+            except CallError:
+                why = FAILS
+            if grad is None:
+                subject.choose(chosen)
+                self.not_judged(x, _(why), meant=why is CONSTANT)
+            else:
+                self.judged[x] = Judged(x)
+        self.state.restore()
 
     def try_out(self):
         """The gradients of one forward and one backward pass, or what they raise."""

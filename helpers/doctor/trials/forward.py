@@ -48,10 +48,10 @@ INPUT_NOT_FINITE = warning("input-not-finite", "{x} itself has nan or inf.")
 def numbers_that_are_given(exam):
     """Chooses the dtype of the examination and its inputs; notes those that are not
     finite."""
-    dtype = brief(exam.subject.lower)
-    exam.settle()
-    if exam.refusal:
-        yield told(exam.subject, exam.refusal, NOT_IN_DOUBLE, dtype=dtype)
+    dtype, refusal = brief(exam.subject.lower), exam.refused()
+    exam.choose_among_the_frozen()
+    if refusal:
+        yield told(exam.subject, refusal, NOT_IN_DOUBLE, dtype=dtype)
     elif exam.subject.lower:
         yield DOUBLE_COPY(dtype=dtype)
     for name, value in zip(exam.subject.inputs, exam.subject.values, strict=True):
@@ -160,7 +160,6 @@ def numbers_that_are_returned(exam):
     for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
         if isinstance(output.grad_fn, BackwardCFunction) and output._is_view():
             yield READ_ONLY_VIEW(y=name)
-    for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
         if torch.finfo(output.dtype).eps > exam.precision:
             yield OUTPUT_DTYPE(y=name, dtype=brief(output.dtype))
         if not output.isfinite().all() and not exam.has("input-not-finite"):

@@ -1,7 +1,6 @@
 """The state that calls keep elsewhere than on ctx: noticed, and put back."""
 
 import contextlib
-import functools
 import inspect
 import types
 
@@ -12,7 +11,7 @@ from ..function.source import LIBRARIES, closure
 DEPTH, PLACES = 4, 300  # how far, and in how many objects, it is looked for at most
 MANY = 10_000  # entries of a dict of which no copy is kept
 OF_MODULES = vars(torch.nn.Module()).keys()  # such as `_parameters`
-CACHE, ABSENT = functools._lru_cache_wrapper, object()
+ABSENT = object()
 
 
 class State:
@@ -26,13 +25,12 @@ class State:
     """
 
     def __init__(self, subject):
-        self.places, self.caches, known = [], [], {}
+        self.places, known = [], {}
         owner = subject.scope.module if subject.is_module else subject.cls
         found = [subject.fn, owner, *subject.arguments.values()]
         for _depth in range(DEPTH):
             found = {id(value): value for value in found if id(value) not in known}
             known |= found
-            self.caches += [v for v in found.values() if isinstance(v, CACHE)]
             new = [place for v in [*found.values()][:PLACES] for place in places(v)]
             self.places += new
             found = [value for place in new for value in contents(*place).values()]
@@ -63,8 +61,6 @@ class State:
                 owner.pop(name, None)
             else:
                 owner[name] = value
-        for cache in self.caches:
-            cache.cache_clear()
 
     @contextlib.contextmanager
     def as_before(self):
