@@ -114,16 +114,27 @@ def parser():
         ("--trained", trained, "3x4[:dtype]", "one of those that require a gradient"),
         ("--value", number, "2.5", "a number"),
     ):
-        what = f"{what}, in the order of arguments"
-        append = {"dest": "inputs", "action": "append", "default": []}
-        add(name, type=kind, metavar=shown, help=what, **append)
+        add(
+            name,
+            type=kind,
+            metavar=shown,
+            help=f"{what}, in the order of arguments",
+            dest="inputs",
+            action="append",
+            default=[],
+        )
     add("--unfaithful", action="store_true", help="faithful=False")
     add("--json", action="store_true", help="print what is found as JSON")
     add("--seconds", type=float, default=SECONDS, help="before --run: for all together")
     add("--child", action="store_true", help="before --run: in a child process")
     for name, what in (("--skip", "leave out"), ("--accept", "faithful=False for")):
-        what = f"before --run: {what} the Function of this name"
-        add(name, action="append", default=[], metavar="NAME", help=what)
+        add(
+            name,
+            action="append",
+            default=[],
+            metavar="NAME",
+            help=f"before --run: {what} the Function of this name",
+        )
     return made
 
 
@@ -131,9 +142,14 @@ def main(argv=None):
     """Examine what the command line names; returns the exit status."""
     options = parser().parse_args(argv)
     if options.run:
-        names = {"skip": options.skip, "faithful": options.accept}
-        limits = {"seconds": options.seconds, "child": options.child}
-        return run(options.run, options.json, **names, **limits)
+        return run(
+            options.run,
+            options.json,
+            skip=options.skip,
+            faithful=options.accept,
+            seconds=options.seconds,
+            child=options.child,
+        )
     if not options.target or not options.inputs:
         parser().error("give a target and an --input, or --run script.py")
     fn = load(options.target)

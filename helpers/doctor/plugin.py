@@ -33,8 +33,13 @@ from .report import SCHEMA
 KEY, TEST = "doctor", "PYTEST_CURRENT_TEST"
 # Not a wrong first-order gradient, or one that may be meant, where forward is flat.
 LATER = (
-    *("double-backward", "jvp", "vmap", "reference-cycle", "straight-through"),
-    *("forward-not-deterministic", "backward-not-deterministic"),
+    "double-backward",
+    "jvp",
+    "vmap",
+    "reference-cycle",
+    "straight-through",
+    "forward-not-deterministic",
+    "backward-not-deterministic",
 )
 FAIL = {"first": LATER, "all": (), "never": ""}  # how codes begin that fail no run
 OPTIONS = {  # in pyproject.toml, with _ instead of -: (default, what it takes, help)

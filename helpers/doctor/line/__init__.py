@@ -21,16 +21,13 @@ def find(wrong, budget, few):
     wrong: the `WrongGradient`
     few: is what is foreseen enough, because it has a name?
     """
-    subject, change = wrong[0].subject, None
+    subject, right = wrong[0].subject, functools.partial(goals.is_right, wrong)
     with forgiving():
         budget.fit(subject)
-        if not subject.cls:
-            codes = [code for code in goals.forward_codes(subject) if not code.cls]
-            change = goals.uncut_if(
-                subject, codes, functools.partial(goals.is_right, wrong)
-            )
-        change = change or goals.right_if(wrong, budget, few)
-    return change
+        codes = [code for code in goals.forward_codes(subject) if not code.cls]
+        change = goals.uncut_if(subject, codes, right)
+        return change or goals.right_if(wrong, budget, few)
+    return None
 
 
 def uncut_if(subject, right):

@@ -16,8 +16,15 @@ RIGHT_IF = N_("right if: {what}")
 RIGHT_HERE = N_("right for these sizes, if: {what}")
 STANDS = N_("`{new}` stood in place of `{old}`")
 VALUES = (
-    *(ast.Name, ast.Call, ast.BinOp, ast.UnaryOp, ast.Subscript, ast.Attribute),
-    *(ast.IfExp, ast.Compare, ast.Constant),
+    ast.Name,
+    ast.Call,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Subscript,
+    ast.Attribute,
+    ast.IfExp,
+    ast.Compare,
+    ast.Constant,
 )
 OTHER = 1.0625e-77  # a constant that no code holds; what is to run takes its place
 
@@ -92,7 +99,7 @@ class Code(Source):
         if not (loaded and isinstance(node, VALUES)):
             return False
         up, text = self.up.get(node), ast.unparse(node)
-        is_called = isinstance(up, ast.Call) and up.func is node
+        is_called = getattr(up, "func", None) is node
         bare = text in ("ctx", "self", "ctx.saved_tensors")
         return not (
             is_called or bare or inspect.ismodule(self.fn.__globals__.get(text))
@@ -128,9 +135,8 @@ class Code(Source):
         line, node = self.source_of(self.statement(edit.node)), edit.node
         while True:
             up, bare = self.up[node], (ast.Name, ast.Constant, ast.Slice, ast.keyword)
-            within = isinstance(up, ast.Attribute)
-            within |= isinstance(up, ast.Subscript) and up.slice is node
-            within |= isinstance(up, ast.Call) and up.func is node
+            parts = [getattr(up, name, None) for name in ("slice", "func")]
+            within = isinstance(up, ast.Attribute) or node in parts
             minus = isinstance(node, ast.UnaryOp) and isinstance(
                 node.operand, ast.Constant
             )
@@ -152,7 +158,7 @@ def rebuilt(node, change, within):
     """
     if isinstance(node, list):
         return [rebuilt(one, change, within) for one in node]
-    if not isinstance(node, ast.AST) or node not in within:
+    if node not in within:
         return node
     fields = {
         name: rebuilt(value, change, within) for name, value in ast.iter_fields(node)

@@ -147,16 +147,14 @@ class Foresight:
         for weights in self.weights:
             w = torch.zeros_like(row).index_copy(0, self.m.elements, weights)
             w = w.reshape(grad.shape).to(grad.dtype)
-            found = torch.autograd.grad(
-                grad, leaves, w, retain_graph=True, allow_unused=True
+            rows.append(
+                torch.autograd.grad(
+                    grad, leaves, w, retain_graph=True, materialize_grads=True
+                )
             )
-            pairs = zip(leaves, found, strict=True)
-            rows.append([torch.zeros_like(x) if g is None else g for x, g in pairs])
-        slopes = iter(
-            [torch.stack(of_leaf).conj() for of_leaf in zip(*rows, strict=True)]
-        )
+        slopes = map(torch.stack, zip(*rows, strict=True))
         for site in self.sites:
-            site.slopes = [next(slopes).reshape(3, -1) for _ in site.leaves]
+            site.slopes = [next(slopes).conj().reshape(3, -1) for _ in site.leaves]
 
     @property
     def is_spent(self):
@@ -294,7 +292,7 @@ def is_watched(code, node):
         up = code.up[node]
         if isinstance(up, (ast.Starred, ast.keyword)):
             return False
-        if isinstance(up, ast.Subscript) and node is up.slice:
+        if node is getattr(up, "slice", None):
             return False
         node = up
     return True

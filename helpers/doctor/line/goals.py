@@ -14,13 +14,7 @@ from ..function.subject import own_grads
 from ..words import _, listed
 from .edits import Code, edited, running
 from .foresight import HOPELESS, LIKELY, Foresight
-from .grammar import (
-    CUTS,
-    EXPRESSIONS,
-    MANY,
-    edits_of,
-    lines_of,
-)
+from .grammar import CUTS, EXPRESSIONS, MANY, edits_of, lines_of
 
 UNSURE, ODD = 40, 120  # edits of each kind that are run
 FURTHER = (
@@ -87,7 +81,7 @@ def right_if(wrong, budget, few):
     codes = [
         code
         for code in backward_codes(wrong[0].subject)
-        if harmless(code.fn, code.tree.body, code.cls)
+        if harmless(code, code.cls)
     ]
     stay = others_of(wrong)
     edits = candidates(codes, wrong, budget, few) if codes else ()

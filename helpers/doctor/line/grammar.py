@@ -67,14 +67,28 @@ OPERATORS = {
 }
 ALIKE = "+ - * /", "* @", "& |", "// % /", "< <= > >= == !="
 VIEWS = (  # of {0}, along {dim}
-    *("{0}.mT", "{0}.conj()", "{0}.real", "{0}.flip({dim})", "{0}.unsqueeze({dim})"),
-    *("{0}.sum({dim})", "{0}.mean({dim})", "{0}.sum({dim}, keepdim=True)"),
-    *("{0}.mean({dim}, keepdim=True)", "{0}.roll(1, {dim})", "{0}.roll(-1, {dim})"),
-    *("~{0}", "{0}.argsort()"),
+    "{0}.mT",
+    "{0}.conj()",
+    "{0}.real",
+    "{0}.flip({dim})",
+    "{0}.unsqueeze({dim})",
+    "{0}.sum({dim})",
+    "{0}.mean({dim})",
+    "{0}.sum({dim}, keepdim=True)",
+    "{0}.mean({dim}, keepdim=True)",
+    "{0}.roll(1, {dim})",
+    "{0}.roll(-1, {dim})",
+    "~{0}",
+    "{0}.argsort()",
 )
 FORMS = (
-    *("{0} ** 2", "{0} ** 0.5", "1 / {0}", "(1 - {0})", "(1 - {0} ** 2)"),
-    *("{0} * (1 - {0})", "({0} > 0)"),
+    "{0} ** 2",
+    "{0} ** 0.5",
+    "1 / {0}",
+    "(1 - {0})",
+    "(1 - {0} ** 2)",
+    "{0} * (1 - {0})",
+    "({0} > 0)",
     *(f"torch.{f}({{0}})" for f in "exp log abs sign cos sin sigmoid tanh".split()),
 )
 PASSED_ON = (  # by normalisations and softmaxes; {hand} is a tensor at hand
@@ -277,33 +291,27 @@ def edits_of(code, hands, rows=EXPRESSIONS):
 def operands(code, hand):
     """Texts by which something may be multiplied, or which may be added: names
     first."""
-    kinds, scope = ("number", "int", "float", "index"), code.fn.__globals__
+    scope = code.fn.__globals__
     known = {*hand, "torch", "math", *(n for n, v in scope.items() if callable(v))}
+    tensors = [n for n, v in hand.items() if torch.is_tensor(v)]
     numbers = [n for n in code.literals if type(n) in (int, float) and abs(n) > 1]
-    named = [n for n, v in hand.items() if kind_of(v) in kinds]
-    found = dict.fromkeys([*named, "2", "0.5", *map(repr, numbers)])
-    tensors = [n for n in found if torch.is_tensor(hand.get(n))]
+    texts = [*hand, "2", "0.5", *map(repr, numbers)]
     for part in code.parts:
-        if {n.id for n in ast.walk(part) if isinstance(n, ast.Name)} <= known:
-            found |= {of(part): None} if len(ast.unparse(part)) < LONG else {}
-    found |= {f"{n}.shape[{d}]": None for n in tensors for d in range(hand[n].dim())}
-    found |= {f"{n}.numel()": None for n in tensors}
-    found |= {f"{n}.unsqueeze(-1)": None for n in tensors if hand[n].dim()}
+        names = {n.id for n in ast.walk(part) if isinstance(n, ast.Name)}
+        if names <= known and len(ast.unparse(part)) < LONG:
+            texts.append(of(part))
+    texts += [f"{n}.shape[{d}]" for n in tensors for d in range(hand[n].dim())]
+    texts += [f"{n}.numel()" for n in tensors]
+    texts += [f"{n}.unsqueeze(-1)" for n in tensors]
     forms = [
         f"({form.format(n)})" for n in tensors if "grad" not in n for form in FORMS
     ]
-    return [*list(found)[:MOST], *forms[:MOST]]
+    return [*list(dict.fromkeys(texts))[:MOST], *forms[:MOST]]
 
 
 # --- statements -----------------------------------------------------------------------
 
-ASSIGNED = {
-    "=": ("+=",),
-    "+=": ("=", "-="),
-    "-=": ("+=",),
-    "*=": ("/=", "="),
-    "/=": ("*=",),
-}
+ASSIGNED = {"=": "+=", "+=": "= -=", "-=": "+=", "*=": "/= =", "/=": "*="}
 
 
 def lines_of(code):
@@ -334,14 +342,11 @@ def of_a_line(line):
             ast.Assign(targets=[target], value=value)
             | ast.AugAssign(target=target, value=value)
         ):
-            sign = "="
-            if isinstance(line, ast.AugAssign):
-                sign = f"{OPERATORS.get(type(line.op))}="
+            sign = OPERATORS.get(type(getattr(line, "op", None)), "") + "="
             left, right = ast.unparse(target), ast.unparse(value)
             yield line, "pass"
-            yield from (
-                (line, f"{left} {new} {right}") for new in ASSIGNED.get(sign, ())
-            )
+            for new in ASSIGNED.get(sign, "").split():
+                yield line, f"{left} {new} {right}"
             # Of indices that are repeated, all count.
             if isinstance(target, ast.Subscript):
                 t, i = ast.unparse(target.value), ast.unparse(target.slice)

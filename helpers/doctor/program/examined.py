@@ -79,11 +79,8 @@ def examine_all(calls, seconds, faithful, accept, child):
 def in_here(calls, end, faithful, accept):
     lines = True  # are looked for until the first error has been found
     for k, call in enumerate(calls):
-        left = end - time.monotonic()
-        if left <= 0:
-            return
-        budget = Budget(seconds=FOR_LINES * left) if lines else False
-        report = examined(call, end, faithful, accept, budget)
+        budget = Budget(seconds=FOR_LINES * (end - time.monotonic()))
+        report = examined(call, end, faithful, accept, lines and budget)
         lines = lines and getattr(report, "ok", True)
         yield k, report
 
@@ -95,43 +92,37 @@ def examined(call, end, faithful, accept, lines):
             # What is held in low precision cannot be doubled, nor can what it makes.
             held = [t.dtype for t in call.held() if is_number(t)]
             low = any(torch.finfo(dtype).eps > 1e-10 for dtype in held)
-            options = {"of_a_program": True, "as_given": low, "lines": lines}
-            exam = Examination(*call.again(), faithful, **options, accept=accept)
+            exam = Examination(
+                *call.again(),
+                faithful,
+                of_a_program=True,
+                as_given=low,
+                lines=lines,
+                accept=accept,
+            )
             if exam.subject.lower and call.autocasts:
                 exam.subject.lower = call.autocasts[0][1]  # in which it is precise
             if not exam.subject.values:
                 return _("no input that requires a gradient has elements")
             report = exam.report(TRIALS)
-            if not call.records and exam.first is None and messages(report):
+            said = [f.values.get("message", "") for f in report.findings]
+            if not call.records and exam.first is None and any(said):
                 return _(NEVER_BACK)
-            return _(AGAIN) if is_the_copys(report) else report
+            # The program's own call did not raise in forward. And what a closure holds
+            # may belong to a graph that the program's backward has freed.
+            of_the_copy = not report.examined or any(FREED in text for text in said)
+            return _(AGAIN) if of_the_copy else report
     except TimeIsUp:
         return _(OVER)
     except SystemExit as left:
-        what = _("its code raised {what}").format(what=f"SystemExit({left.code!r})")
-        return Report("", [CRASHED(how=what)])
+        how = _("its code raised {what}").format(what=f"SystemExit({left.code!r})")
+        return Report("", [CRASHED(how=how)])
     except Exception as raised:
         if of_a_signal(raised):
             raise
         return _("the doctor raised {what}").format(
             what=f"{type(raised).__name__}: {raised}"
         )
-
-
-def is_the_copys(report):
-    """Does it speak of the copies only? The program's own call did not raise in
-    forward.
-
-    And what a closure holds may belong to a graph that the program's backward has
-    freed.
-    """
-    freed = any(FREED in message for message in messages(report))
-    return freed or not report.examined
-
-
-def messages(report):
-    """Those of exceptions."""
-    return [f.values["message"] for f in report.findings if "message" in f.values]
 
 
 @contextlib.contextmanager

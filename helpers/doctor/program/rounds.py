@@ -84,17 +84,17 @@ def conclude(visit, patterns):
             why = _("another argument holds the same tensor")
             p.outcome.findings.append(NOT_EXAMINED(f"argument {k}", what=what, why=why))
         judged += p.outcome.judged
-        errors = [f for f in found.values() if f.severity == "error"]
-        accused = {f.input for f in errors if f.input}
+        accused = {f.input for f in found.values() if f.severity == "error"} - {None}
         for f in p.outcome.findings:
             if f.severity != "error" or f.input not in accused:  # once
                 found.setdefault((f.code, f.input, f.output), f)
         rank = p.outcome.ok, not p.outcome.findings
         if worst is None or rank < worst:
             worst, visit.called, visit.given = rank, p.kept.called, p.kept.given
-    order = list(SEVERITIES)
     visit.judged = least(judged)
-    visit.findings = sorted(found.values(), key=lambda f: order.index(f.severity))
+    visit.findings = sorted(
+        found.values(), key=lambda f: [*SEVERITIES].index(f.severity)
+    )
 
 
 def once(visits):

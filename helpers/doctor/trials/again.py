@@ -72,7 +72,7 @@ def second_time(exam, seed=1):
 def calls_between(exam):
     """With other inputs, other signs, fewer rows and other arguments."""
     subject, near = exam.subject, [exam.dice.nearby(v) for v in exam.subject.values]
-    run = subject.run(subject.values)
+    run = exam.another_run()
     few = itertools.islice(resized(subject), FEW)
     for other, values in (
         (subject, near),
@@ -164,7 +164,7 @@ def input_layouts(exam):
     for when, lay in ODD.items() if not exam.draws else ():
         subject.lay = lay
         try:
-            run = subject.run(subject.values)
+            run = exam.another_run()
             found = [*run.outputs, *subject.backward(run, exam.vs)]
         except CallError:
             continue
@@ -206,7 +206,7 @@ def unused_outputs(exam):
 
 def with_none(exam, used):
     """The gradients where None arrives for all outputs but these."""
-    run = exam.subject.run(exam.subject.values)
+    run = exam.another_run()
     run.outputs = [
         o if k in used else Nothing.apply(o) for k, o in enumerate(run.outputs)
     ]
@@ -217,12 +217,12 @@ def in_vain(exam, i, returned):
     """Of the gradients that backward returned, those that are no step on the way to
     that of i."""
     subject, x = exam.subject, exam.subject.inputs[i]
-    run = subject.run(subject.values)
+    run = exam.another_run()
     with contextlib.suppress(CallError), exam.watched() as (_handed, recorded):
         subject.backward(run, exam.vs, create=True)
         steps = set(graph([recorded[x]])) if x in recorded else set()
         returned = [name for name in returned if recorded[name].grad_fn not in steps]
-    return [name for name in returned if name != x]
+    return [f"`{name}`" for name in returned if name != x]
 
 
 def one_input(exam):
@@ -235,7 +235,7 @@ def one_input(exam):
     def alone(which):
         """Its gradients, what backward returned, the operations, whether an output
         requires one."""
-        run = subject.run(subject.values, which)
+        run = exam.another_run(which)
         with Work() as work, exam.watched() as (_handed, returned):
             grads = subject.backward(run, exam.vs)
         return grads, returned, work.flops, any(o.requires_grad for o in run.outputs)
@@ -254,13 +254,18 @@ def one_input(exam):
         expected = [grad if j == i else None for j, grad in enumerate(exam.first.grads)]
         # Where no output requires one, as of a reentrant checkpoint, PyTorch itself
         # warns.
-        more = {"x": x, "severity": None if graded else "warning"}
-        if not (yield from exam.compare(ONLY_ONE, lambda g=grads: g, expected, **more)):
+        severity = None if graded else "warning"
+        found = exam.compare(
+            ONLY_ONE, lambda g=grads: g, expected, x, severity=severity
+        )
+        if not (yield from found):
             return
-        vain = [f"`{name}`" for name in in_vain(exam, i, returned)]
-        if vain and spent == total > 0:
+        if spent == total > 0 and (vain := in_vain(exam, i, returned)):
             ignored.append((x, vain))
     if len(ignored) == len(subject.inputs):
         x, vain = ignored[0]
-        seen = {"operations": total, "for all inputs": total}
-        yield NOT_ASKED(x, values=seen, others=listed(vain, last=" and "))
+        yield NOT_ASKED(
+            x,
+            values={"operations": total, "for all inputs": total},
+            others=listed(vain, last=" and "),
+        )

@@ -71,14 +71,10 @@ def what_backward_does(exam):
     if exam.first.grad_output_changed:
         yield GRAD_OUTPUT_MODIFIED()
     if changed := exam.first.saved_changed:
-        callers = (*exam.run.passed, *exam.run.outputs)
-        callers = [memory(t) for t in callers if has_memory(t)]
-        own = not any(
-            memory(t) in callers for t in changed
-        )  # so that only a second call fails
-        yield SAVED_MODIFIED(
-            which=_(", by backward itself"), severity="warning" if own else None
-        )
+        callers = filter(has_memory, (*exam.run.passed, *exam.run.outputs))
+        own = {*map(memory, changed)}.isdisjoint(map(memory, callers))
+        severity = "warning" if own else None  # for only a second call fails
+        yield SAVED_MODIFIED(which=_(", by backward itself"), severity=severity)
     subject = exam.subject
     trained = [subject.names[k] for k in subject.examined if k not in subject.frozen]
     for x, grad in exam.first.returned.items():
@@ -113,7 +109,7 @@ def gradients_are_finite(exam):
     """Is a gradient finite where its input, the output and the slope are?"""
     subject = exam.subject
     for i, (x, grad) in enumerate(zip(subject.inputs, exam.first.grads, strict=True)):
-        if grad is None or grad.isfinite().all():
+        if grad is None:
             continue
         bad = ~grad.isfinite() & subject.values[i].isfinite()
         for output in exam.run.outputs:  # where forward failed, backward may
@@ -175,7 +171,7 @@ def with_these(exam, vs):
             exam.state.as_before(),
         ):  # not what float64 has left
             with OwnGenerators() as own:
-                run = subject.run(subject.values)
+                run = exam.another_run()
             if own.used or draws():
                 return  # other numbers in another dtype, so nothing can be compared
             vs = [v.to(o.dtype) for o, v in zip(run.outputs, vs, strict=True)]

@@ -16,16 +16,7 @@ from ..function.source import place_of, saving
 from ..function.tensors import as_vector
 from ..measure.comparison import Point, in_a_corner
 from ..measure.slopes import edges, is_large, screen
-from ..report import (
-    DRAWN,
-    MEANT,
-    NOT_COMPARED,
-    POINTS,
-    TEXTS,
-    Change,
-    Judged,
-    note,
-)
+from ..report import DRAWN, MEANT, NOT_COMPARED, POINTS, TEXTS, Change, Judged, note
 from ..words import N_, _, listed
 from .again import STATE_BETWEEN_CALLS
 from .forward import NOT_EXAMINED
@@ -51,8 +42,15 @@ STAYS = 0.1  # of the square of its error, at most, in the mean; noise leaves 1 
 # Where not all elements are known.
 NAMELESS = "gradient-wrong", "derivative-wrong", "partly-right"
 SHARP = (  # which say what to write
-    *("conjugate", "gradient-none", "grad-output-ignored", "negated", "not-linear"),
-    *("reversed", "right-here-only", "straight-through", "transposed"),
+    "conjugate",
+    "gradient-none",
+    "grad-output-ignored",
+    "negated",
+    "not-linear",
+    "reversed",
+    "right-here-only",
+    "straight-through",
+    "transposed",
 )
 
 
@@ -330,8 +328,6 @@ def finding_of(exam, i, o, found):
     of_this = [other for (j, _o), other in found.items() if j == i]
     graded = sum(o.requires_grad for o in exam.run.outputs)
     everywhere = len(of_this) == graded and len({other.said for other in of_this}) == 1
-    if graded > 1 and one.text.code == "derivative-wrong":
-        everywhere = False  # another for each output
     change, words = one.change, dict(one.words)
     if exam.is_faithful(one.input):
         words |= exam.may_be_meant

@@ -83,7 +83,8 @@ class Examination:
         self.state = State(self.subject)
         self.findings, self.dice, self.examined = [], Dice(), True
         self.lines = Budget() if lines is True else lines
-        self.subject.lower = None if as_given else self.subject.lower
+        if as_given:
+            self.subject.lower = None
         self.first = None
         self.judged = {x: Judged(x) for x in self.subject.inputs}
 
@@ -95,11 +96,10 @@ class Examination:
                 what = finding.code, finding.input, finding.output
                 if what not in [(f.code, f.input, f.output) for f in self.findings]:
                     self.findings.append(finding)
-            lower = self.subject.lower
-            if lower and self.has("error") and self.copies_differ():
-                options = {"lines": self.lines, "accept": self.accept}
-                as_given = Examination(*self.given, as_given=True, **options)
-                return as_given.report(trials)
+            if self.subject.lower and self.has("error") and self.copies_differ():
+                return Examination(
+                    *self.given, as_given=True, lines=self.lines, accept=self.accept
+                ).report(trials)
         finally:
             self.state.restore()
         self.findings += self.lines.findings() if self.lines else ()
@@ -172,17 +172,16 @@ class Examination:
     def refused(self):
         """What the function raises in float64, so that it is examined as given; or
         None."""
-        if self.subject.lower is None:
-            return None
-        self.subject.use(torch.float64)
-        try:
-            self.try_out()
-        except CallError as raised:
-            self.subject.use(None)
-            self.subject.lower = None
-            self.state.restore()
-            self.try_out()
-            return raised
+        if self.subject.lower:
+            self.subject.use(torch.float64)
+            try:
+                self.try_out()
+            except CallError as raised:
+                self.subject.use(None)
+                self.subject.lower = None
+                self.state.restore()
+                self.try_out()
+                return raised
         return None
 
     def choose_among_the_frozen(self):
@@ -206,7 +205,7 @@ class Examination:
 
     def try_out(self):
         """The gradients of one forward and one backward pass, or what they raise."""
-        run = self.subject.run(self.subject.values)
+        run = self.another_run()
         return self.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
 
     def copies_differ(self):
@@ -252,12 +251,16 @@ class Examination:
     @functools.cached_property
     def run(self):
         """The first forward pass."""
-        return self.subject.run(self.subject.values)
+        return self.another_run()
+
+    def another_run(self, needs=True):
+        """A forward pass with the given inputs."""
+        return self.subject.run(self.subject.values, needs)
 
     @functools.cached_property
     def draws(self):
         """Does forward draw random numbers?"""
-        self.subject.run(self.subject.values)
+        self.another_run()
         return draws()
 
     @functools.cached_property
@@ -265,11 +268,10 @@ class Examination:
         """The grad_output of every output."""
         # Backwards, for the input may have been drawn in the same way from the same
         # seed.
-        vs = [self.dice.normal(o) for o in self.run.outputs]
-        vs = [v.flip(tuple(range(v.dim()))) for v in vs]
+        pairs = [(o, self.dice.normal(o)) for o in self.run.outputs]
         return [
-            torch.where(o.isfinite(), v, 0)
-            for o, v in zip(self.run.outputs, vs, strict=True)
+            torch.where(o.isfinite(), v.flip(tuple(range(v.dim()))), 0)
+            for o, v in pairs
         ]
 
     def gradients(self, vs=None):

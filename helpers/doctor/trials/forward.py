@@ -39,8 +39,7 @@ DOUBLE_COPY = note(
     "double-copy", "Examined in float64, as differences need, not in {dtype}."
 )
 NOT_IN_DOUBLE = note(
-    "not-in-double",
-    "It does not run in float64, so it was examined in {dtype}.",
+    "not-in-double", "It does not run in float64, so it was examined in {dtype}."
 )
 INPUT_NOT_FINITE = warning("input-not-finite", "{x} itself has nan or inf.")
 
@@ -68,8 +67,7 @@ NOT_DETERMINISTIC = error(
     "forward-not-deterministic",
     "The same input and the same random seed give another output {when}.",
     look="counters, caches, what is kept of the last call, generators of its own, "
-    "uninitialised "
-    "memory, races",
+    "uninitialised memory, races",
 )
 
 
@@ -82,17 +80,17 @@ def forward_twice(exam):
     near = [Dice().nearby(v) for v in subject.values]
     when = _("the second time")
     try:
-        again = subject.run(subject.values, needs=False).outputs
+        again = exam.another_run(needs=False).outputs
     except CallError:
         again = []
     if not exam.all_same(again, outputs):  # or is it that nothing is recorded?
         subject.records = True
-        again = subject.run(subject.values).outputs
+        again = exam.another_run().outputs
     with contextlib.suppress(CallError):
         if exam.all_same(again, outputs):
             when = _("after a call with another input")
             there = subject.run(near).outputs
-            again = subject.run(subject.values, needs=subject.records).outputs
+            again = exam.another_run(needs=subject.records).outputs
         if not exam.all_same(again, outputs):
             yield NOT_DETERMINISTIC(when=when)
             return True
@@ -103,8 +101,7 @@ def forward_twice(exam):
 
 
 COARSE_INSIDE = note(
-    "coarse-inside",
-    "Forward computes in {dtype} inside, which hides small errors.",
+    "coarse-inside", "Forward computes in {dtype} inside, which hides small errors."
 )
 COARSE_SAVED = note(
     "coarse-saved",
@@ -178,8 +175,7 @@ INPUT_MODIFIED = error(
     "input-modified",
     "Forward changes {x} in place{how}.",
     look="methods that end in an underscore, += and its like, and assignments to an "
-    "index; "
-    "work on a copy, or call ctx.mark_dirty",
+    "index; work on a copy, or call ctx.mark_dirty",
 )
 CALLERS = N_(
     ", which is the caller's; where it is a leaf that requires a gradient, autograd "
@@ -190,11 +186,9 @@ CALLERS = N_(
 def inputs_are_untouched(exam):
     """Does forward change what belongs to the caller?"""
     subject, run = exam.subject, exam.run
-    given = dict(enumerate(subject.tensors)) | dict(
-        zip(subject.examined, run.leaves, strict=True)
-    )
-    for k, (name, t) in enumerate(zip(subject.names, run.passed, strict=True)):
-        if name in subject.state or not (has_memory(given[k]) and has_memory(t)):
+    slots = zip(subject.names, subject.tensors, run.passed, strict=True)
+    for k, (name, before, t) in enumerate(slots):
+        if name in subject.state or not has_memory(t):
             continue  # such as running statistics, and what is freed
         recorded = t.grad_fn is not None and t._version > 0
         if recorded and name in subject.leaves:
@@ -204,7 +198,7 @@ def inputs_are_untouched(exam):
             yield INPUT_MODIFIED(
                 name, severity="note" if marked else "warning", how=_(CALLERS)
             )
-        elif not exam.same(t, given[k]):
+        elif not exam.same(t, before):
             integers = "note" if t.is_floating_point() else "warning"
             severity = None if k in subject.examined else integers
             yield INPUT_MODIFIED(
@@ -235,13 +229,13 @@ BOTH = N_(
 
 def what_ctx_holds(exam):
     """Are there tensors on ctx that belong into save_for_backward?"""
-    given = dict(zip(exam.subject.names, exam.run.passed, strict=True))
-    nodes = nodes_in_python(exam.run.outputs)
-    for node in [node for node in nodes if is_a_users(node._forward_cls)]:
-        for path, t in held_by(node):
+    pairs = zip(exam.subject.names, exam.run.passed, strict=True)
+    given = {id(t): name for name, t in pairs}
+    for node in nodes_in_python(exam.run.outputs):
+        for path, t in held_by(node) if is_a_users(node._forward_cls) else ():
             where = {"path": re.sub(r"^ctx\['(\w+)'\]", r"ctx.\1", path)}
             where["values"] = {"shape": list(t.shape)}
-            x = next((name for name, p in given.items() if p is t), None)
+            x = given.get(id(t))
             if t.grad_fn is node:
                 yield REFERENCE_CYCLE(**where)
             elif x:
@@ -252,8 +246,9 @@ def what_ctx_holds(exam):
                     vars(node).get(where["path"][4:]), "__array_interface__"
                 )
                 what = _("an array") if array else _("a tensor")
-                gaps = {"what": what, "also": _(FOR_GOOD), "or_else": _(BOTH)}
-                yield TENSOR_ON_CTX(**where, **gaps)
+                yield TENSOR_ON_CTX(
+                    **where, what=what, also=_(FOR_GOOD), or_else=_(BOTH)
+                )
 
 
 def held_by(node):
@@ -273,8 +268,10 @@ def is_constant(exam, path, t):
         found = nodes_in_python(exam.subject.run(others).outputs)
     except CallError:
         return False
-    held = map(held_by, found)
     same = [
-        torch.equal(t, other) for pairs in held for name, other in pairs if name == path
+        torch.equal(t, other)
+        for node in found
+        for name, other in held_by(node)
+        if name == path
     ]
     return bool(same) and all(same)

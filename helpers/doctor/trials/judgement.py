@@ -41,13 +41,12 @@ class Judgement:
     def __init__(self, exam, suspected):
         self.exam, self.suspected, self.wrong, self.notes = exam, suspected, {}, []
         self.right = {(s.i, s.o) for s in suspected if s.here and s.verdict == "right"}
-        self.symmetric, self.coarse = {}, {}
+        self.coarse = {}
         self.choose()
         for s in self.judged:
             found = self.wrong.get((s.i, s.o), ())
             if s.i not in self.left and len(found) < self.points:
                 self.measure(s)
-        self.notes += map(SYMMETRIC_ONLY, self.symmetric)
         self.notes += [
             self.of_coarse(i, size)
             for (i, o), size in self.coarse.items()
@@ -80,7 +79,7 @@ class Judgement:
             louder = Point(s.point.subject, s.point.values, s.point.dice, s.factors)
             m = Comparison(louder, s.i, s.o, tolerance)
         if is_symmetric(m.x) and right_if_symmetric(s.point, m):
-            self.symmetric[m.input] = None
+            self.notes.append(SYMMETRIC_ONLY(m.input))
         elif m.wrong.any() and not adds_up(s.point, m):
             self.notes.append(KINK(m.input))
         elif m.wrong.any() and (size := exact_to(s.point, m)):

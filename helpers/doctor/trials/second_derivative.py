@@ -40,9 +40,8 @@ SAVED = N_(
 MISSING = warning(
     "double-backward-missing",
     "There is no second derivative: {how}.",
-    look="NumPy, .data, .detach() and kernels in backward; once_differentiable "
-    "refuses where "
-    "grad_output has a history",
+    look="NumPy, .data, .detach() and kernels in backward; once_differentiable refuses "
+    "where grad_output has a history",
 )
 RAISES = N_("backward raises when it is differentiated")
 LEAVES = N_(
@@ -103,11 +102,11 @@ class Gradients:
         pairs = [(grads[self.which[o]], w) for o, w in ws.items()]
         pairs = [(grad, shaped(w, grad)) for grad, w in pairs if grad.requires_grad]
         if not pairs:
-            return [None] * len(leaves)
+            return list(map(torch.zeros_like, leaves))
         outputs, ws = zip(*pairs, strict=True)
 
         def differentiated():
-            return torch.autograd.grad(outputs, leaves, ws, allow_unused=True)
+            return torch.autograd.grad(outputs, leaves, ws, materialize_grads=True)
 
         with phase("double backward"):
             return self.subject.within(run.state, differentiated)
@@ -121,8 +120,7 @@ class Gradients:
         """
         found, here = {}, self.forward(self.values)
         for o, j in itertools.product(range(len(here)), range(self.count)):
-            slope = self.vjp({o: here[o]})[j]
-            if slope is None or not slope.any():
+            if not self.vjp({o: here[o]})[j].any():
                 moved = [0.7 * v if k == j else v for k, v in enumerate(self.values)]
                 change = self.forward(moved)[o] - here[o]
                 if change.norm() > 0.1 * here[o].norm():
@@ -190,10 +188,15 @@ def accused(exam, of, wrong, is_right):
     remedy = exam.cut_off
     if own:
         remedy = wrong and constants_saved(exam) or _(IN_BACKWARD)
-    more = {"severity": severity, "change": change, "remedy": remedy}
     for by, xs in groups.items():
-        which = listed((f"`{x}`" for x in xs), last=" and ")
-        yield WRONG(xs[0], which=which, by=listed(by, last=" and "), **more)
+        yield WRONG(
+            xs[0],
+            which=listed((f"`{x}`" for x in xs), last=" and "),
+            by=listed(by, last=" and "),
+            severity=severity,
+            change=change,
+            remedy=remedy,
+        )
 
 
 def constants_saved(exam):
@@ -229,11 +232,8 @@ def count_second(exam, verdicts, which):
     """Note in the report of which gradients the derivative was judged."""
     for o, i in enumerate(which):
         judged = exam.judged[exam.subject.inputs[i]]
-        if all(
-            verdict in ("right", "wrong")
-            for (_j, p), verdict in verdicts.items()
-            if p == o
-        ):
+        of_this = {verdict for (_j, p), verdict in verdicts.items() if p == o}
+        if of_this <= {"right", "wrong"}:
             judged.order = 2
         else:
             judged.why = judged.why or _(SECOND_UNSURE)

@@ -11,7 +11,7 @@ from torch.autograd import Function, forward_ad
 
 from ..causes.exceptions import told
 from ..causes.where import relation
-from ..function.isolation import CallError, draws, phase, reseed
+from ..function.isolation import CallError, phase, reseed
 from ..function.private import FUNCTORCH, is_a_users
 from ..function.tensors import (
     as_vector,
@@ -52,15 +52,13 @@ JVP_WRONG = error(
     "jvp-wrong",
     "Where {what}, the tangent of {y} that `{name}.jvp` gives {how}.",
     look="the derivative of forward times the tangent of each input, the same "
-    "derivative as in "
-    "backward, not transposed",
+    "derivative as in backward, not transposed",
 )
 JVP_FAILS = error(
     "jvp-fails",
     "`{name}.jvp` {fails} the tangent of {x}.",
     look="one tangent for each output, of its shape; None arrives for what does not "
-    "move under "
-    "set_materialize_grads(False); save_for_forward",
+    "move under set_materialize_grads(False); save_for_forward",
 )
 
 
@@ -97,23 +95,18 @@ def forward_mode(exam):
 
 
 def moved(exam, us):
-    """J · u by forward mode, for every output that has a gradient; otherwise None.
+    """J · u by forward mode, for every output.
 
     us: the tangents of some inputs, by their number.
     """
     subject = exam.subject
-    given = [t.detach() for t in subject.tensors]
+    given = [*subject.tensors]
     with phase("jvp"), forward_ad.dual_level():
         for i, u in us.items():
-            given[subject.examined[i]] = forward_ad.make_dual(
-                subject.values[i].detach(), u
-            )
+            k = subject.examined[i]
+            given[k] = forward_ad.make_dual(given[k], u)
         pairs = [forward_ad.unpack_dual(o) for o in called(exam, given)]
-    found = [torch.zeros_like(y) if t is None else t for y, t in pairs]
-    return [
-        t if o.requires_grad else None
-        for t, o in zip(found, exam.run.outputs, strict=True)
-    ]
+    return [torch.zeros_like(y) if t is None else t for y, t in pairs]
 
 
 def against_differences(exam, us, found, **words):
@@ -122,7 +115,7 @@ def against_differences(exam, us, found, **words):
     subject, y0 = exam.subject, [as_vector(o) for o in exam.run.outputs]
     slopes = slopes_along(subject.forward, subject.values, us, y0, subject.eps)
     for o, (tangent, slope) in enumerate(zip(found, slopes, strict=True)):
-        if tangent is None:
+        if not exam.run.outputs[o].requires_grad:
             continue
         given = as_vector(tangent)
         limit = 10 * slope.error + exam.tolerance * largest(slope.value)
@@ -174,21 +167,19 @@ def over_batches(exam):
     last.
     """
     subject, rules = exam.subject, declaring(exam, "vmap", "generate_vmap_rule")
-    if not rules or subject.run(subject.values) and draws():
+    if not rules or exam.draws:
         return
     by_hand = any(cls.vmap is not Function.vmap for cls in rules.values())
     more = {
         "name": listed(rules, last=" and "),
         "remedy": _(BY_HAND if by_hand else GENERATED),
     }
-    others = dict(
-        zip(subject.examined, map(exam.dice.nearby, subject.values), strict=True)
-    )
-    pairs = [(t, others.get(k, t)) for k, t in enumerate(subject.tensors)]
-    everything = [*range(len(pairs))]
-    for batched in [*([k] for k in everything[:6]), everything][
-        : 1 if len(pairs) == 1 else None
-    ]:
+    pairs = [
+        (t, exam.dice.nearby(t) if k in subject.examined else t)
+        for k, t in enumerate(subject.tensors)
+    ]
+    everything = tuple(range(len(pairs)))
+    for batched in dict.fromkeys([*((k,) for k in everything[:6]), everything]):
         try:
             loop = [one_of_batch(exam, pairs, batched, which) for which in (0, 1)]
         except CallError:  # not at the other point
@@ -227,13 +218,13 @@ def compared(exam, pairs, batched, dim, loop):
     """The words for what vmap gives with this batch, if a loop gives something else, or
     None."""
     subject = exam.subject
+    in_dims = tuple(dim if k in batched else None for k in range(len(pairs)))
     given = [
-        torch.stack(pair, dim) if k in batched else pair[0]
-        for k, pair in enumerate(pairs)
+        pair[0] if at is None else torch.stack(pair, at)
+        for pair, at in zip(pairs, in_dims, strict=True)
     ]
     for k in subject.examined:
-        given[k] = given[k].detach().clone().requires_grad_()
-    in_dims = tuple(dim if k in batched else None for k in range(len(pairs)))
+        given[k] = given[k].clone().requires_grad_()
     with phase("vmap"):
         over = torch.func.vmap(lambda *ts: called(exam, ts), in_dims, randomness="same")
         outputs = over(*given)
@@ -246,13 +237,12 @@ def compared(exam, pairs, batched, dim, loop):
         outputs, vs = [o for o, _ in graded], [v.expand(2, *v.shape) for _, v in graded]
         with phase("backward of vmap"):
             leaves = [given[k] for k in subject.examined]
-            grads = torch.autograd.grad(outputs, leaves, vs, allow_unused=True)
+            grads = torch.autograd.grad(outputs, leaves, vs, materialize_grads=True)
         for k, grad, *each in zip(
             subject.examined, grads, *(g for _, g in loop), strict=True
         ):
             each = [torch.zeros_like(pairs[k][0]) if g is None else g for g in each]
             due = torch.stack(each, dim) if k in batched else sum(each)
-            grad = torch.zeros_like(due) if grad is None else grad
             found.append((_("gradient of `{x}`").format(x=subject.names[k]), grad, due))
     for what, a, b in found:
         if a.shape != b.shape or not exam.same(
