@@ -21,11 +21,12 @@ WRONG, NOT_RUN, CTRL_C = 1, 2, 130  # exit statuses; the last as a shell says
 
 def tensor(text):
     """A random tensor from "3x4" or "3x4:float32"."""
-    match = re.fullmatch(r"(\d+(?:x\d+)*)?(?::(\w+))?", text)
-    dtype = getattr(torch, (match and match[2]) or "float32", None)
-    if not match or not isinstance(dtype, torch.dtype):
+    sizes, _colon, name = text.partition(":")
+    dtype = getattr(torch, name or "float32", None)
+    is_shape = re.fullmatch(r"(\d+(x\d+)*)?", sizes)
+    if not is_shape or not isinstance(dtype, torch.dtype):
         raise argparse.ArgumentTypeError(f"write 3x4 or 3x4:int64, got {text!r}")
-    shape = [int(n) for n in (match[1] or "").split("x") if n]
+    shape = [int(n) for n in sizes.split("x") if n]
     generator = torch.Generator().manual_seed(0)
     if dtype.is_floating_point or dtype.is_complex:
         wide = torch.float32 if dtype.itemsize == 1 else dtype  # randn knows no float8

@@ -236,18 +236,16 @@ class Foresight:
 
         def order(triple):
             is_term, left, edit = triple
-            (text,) = edit.puts.values()
             if left > LIKELY:
-                return is_term, False, False, left
-            # As a person would write it: nothing that may overflow, `x / s` before `x *
-            # (1 / s)`, few brackets; a factor of a whole product, a term beside the
-            # other terms.
+                return is_term, left
+            # As a person would write it: few brackets; a factor of a whole product, a
+            # term beside the other terms.
             node, root = edit.node, code.root(edit.node)
             news, olds = ast.unparse(edited(code, root, edit.puts)), ast.unparse(root)
             size = len(ast.unparse(node)) * (1 if is_term else -1)
             of_name = not is_term and isinstance(node, ast.Name)
             last = of_name, news.count("(") - olds.count("("), size, len(news)
-            return is_term, "exp(" in text, "(1 / " in text, max(left, EXACT), *last
+            return is_term, max(left, EXACT), *last
 
         return [pair for _, *pair in sorted(found, key=order)]
 

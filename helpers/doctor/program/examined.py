@@ -64,14 +64,13 @@ def until(end):
         EXAMINING.pop()
 
 
-def examine_all(calls, seconds, faithful, accept, child):
+def examine_all(calls, end, faithful, accept, child):
     """Yields (k, report) for each of the calls, or a sentence that says why there is
     none.
 
     child: in a process of its own, where the system can fork and no GPU is in use
     """
     can_fork = hasattr(os, "fork") and not torch.cuda.is_initialized()
-    end = time.monotonic() + seconds
     way = in_a_child if child and can_fork else in_here
     yield from way(calls, end, faithful, accept)
 
@@ -179,9 +178,9 @@ def ended(code):
     """What is said of a call whose child ended with this exit code before its time."""
     if code == -signal.SIGKILL:
         return _(KILLED)
-    if code < 0:
-        return Report("", [CRASHED(how=signal.Signals(-code).name)])
-    return Report("", [CRASHED(how=_("exit status {code}").format(code=code))])
+    status = _("exit status {code}").format(code=code)
+    how = signal.Signals(-code).name if code < 0 else status
+    return Report("", [CRASHED(how=how)])
 
 
 def send_all(sender, calls, end, faithful, accept):

@@ -93,15 +93,23 @@ class Visit(Report):
             about.insert(1, _("first in {test}").format(test=self.first))
         if self.called:
             about.append(_("called {place}").format(place=self.called))
-        if self.given:
             about.append(_("given {these}").format(these=self.given))
         lines = [line for one in about for line in wrapped(one, "  ", "    ")]
         lines += shown(self.serious)
         return "\n".join([head, *lines])
 
     def as_dict(self, jacobians=False):
-        names = "full_name", "defined", "first", "calls", "left", "patterns"
-        own = {name: getattr(self, name) for name in (*names, "called", "given")}
+        names = (
+            "full_name",
+            "defined",
+            "first",
+            "calls",
+            "left",
+            "patterns",
+            "called",
+            "given",
+        )
+        own = {name: getattr(self, name) for name in names}
         return super().as_dict(jacobians) | own
 
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import torch
 
 from ..function.calls import Call, autocasts, full_name, heard_by, kind, pattern
-from ..function.isolation import of_a_signal
+from ..function.isolation import forgiving
 from ..function.private import LOCK, has_numbers, is_a_users, operator, self_test
 from ..function.tensors import tensors
 from ..report import SEVERITIES, Report
@@ -64,8 +64,8 @@ def waiting(patterns):
 def examine(patterns, seconds, *options):
     """Examine the patterns of one Function, for at most this many seconds."""
     end = time.monotonic() + seconds
-    while (some := waiting(patterns)) and (left := end - time.monotonic()) > 0:
-        for k, outcome in examine_all([p.kept for p in some], left, *options):
+    while (some := waiting(patterns)) and time.monotonic() < end:
+        for k, outcome in examine_all([p.kept for p in some], end, *options):
             some[k].outcome = outcome
     for p in waiting(patterns):
         p.outcome = _(OVER)
@@ -220,19 +220,18 @@ class Rounds:
         found = [t for _name, t in tensors(args)]
         size = sum(t.numel() * t.element_size() for t in found if has_numbers(t))
         if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
-            return Pattern(outcome=_(NO_GRADIENT))
-        if sum(p.kept is not None for p in patterns.values()) >= MOST:
-            return Pattern(outcome=_("more than {n} patterns").format(n=MOST))
-        if not all(map(has_numbers, found)):
-            return Pattern(outcome=_(TRACED))
-        if self.size + size > self.max_bytes:
-            return Pattern(outcome=_("too large for max_bytes"))
-        try:
-            return Pattern(kept=Call.of(cls, args, size))
-        except Exception as error:  # of a subclass of Tensor, for example
-            if of_a_signal(error):
-                raise
-            return Pattern(outcome=_("the inputs could not be copied"))
+            why = _(NO_GRADIENT)
+        elif sum(p.kept is not None for p in patterns.values()) >= MOST:
+            why = _("more than {n} patterns").format(n=MOST)
+        elif not all(map(has_numbers, found)):
+            why = _(TRACED)
+        elif self.size + size > self.max_bytes:
+            why = _("too large for max_bytes")
+        else:
+            with forgiving():
+                return Pattern(kept=Call.of(cls, args, size))
+            why = _("the inputs could not be copied")  # of a subclass of Tensor, say
+        return Pattern(outcome=why)
 
     # --- afterwards -------------------------------------------------------------------
 

@@ -158,7 +158,7 @@ def layouts(exam):
 
 def input_layouts(exam):
     """The same of inputs, unless it refuses them."""
-    subject, expected = exam.subject, [*exam.run.outputs, *exam.first.grads]
+    subject, expected = exam.subject, [*exam.run.outputs, *exam.first]
     floors = [0.0] * len(exam.run.outputs) + exam.floors
     names = [None] * len(exam.run.outputs) + subject.inputs
     for when, lay in ODD.items() if not exam.draws else ():
@@ -251,7 +251,7 @@ def one_input(exam):
                 severity = None if subject.cls and not exam.of_a_program else "warning"
                 yield told(subject, raised, ONLY_ONE, x, severity=severity)
             return
-        expected = [grad if j == i else None for j, grad in enumerate(exam.first.grads)]
+        expected = [grad if j == i else None for j, grad in enumerate(exam.first)]
         # Where no output requires one, as of a reentrant checkpoint, PyTorch itself
         # warns.
         severity = None if graded else "warning"

@@ -67,17 +67,17 @@ ENGINE_SUMS = note(
 def what_backward_does(exam):
     """Does it leave alone what it is handed? Do gradients have their input's dtype and
     shape?"""
-    exam.go_back()
-    if exam.first.grad_output_changed:
+    returned, writes, changed = exam.go_back()
+    if writes:
         yield GRAD_OUTPUT_MODIFIED()
-    if changed := exam.first.saved_changed:
+    if changed:
         callers = filter(has_memory, (*exam.run.passed, *exam.run.outputs))
         own = {*map(memory, changed)}.isdisjoint(map(memory, callers))
         severity = "warning" if own else None  # for only a second call fails
         yield SAVED_MODIFIED(which=_(", by backward itself"), severity=severity)
     subject = exam.subject
     trained = [subject.names[k] for k in subject.examined if k not in subject.frozen]
-    for x, grad in exam.first.returned.items():
+    for x, grad in returned.items():
         t = subject.arguments[x]
         if not is_number(t):
             yield GRADIENT_FOR_INDEX(x, dtype=brief(t.dtype))
@@ -108,7 +108,7 @@ SINGULAR = note(
 def gradients_are_finite(exam):
     """Is a gradient finite where its input, the output and the slope are?"""
     subject = exam.subject
-    for i, (x, grad) in enumerate(zip(subject.inputs, exam.first.grads, strict=True)):
+    for i, (x, grad) in enumerate(zip(subject.inputs, exam.first, strict=True)):
         if grad is None:
             continue
         bad = ~grad.isfinite() & subject.values[i].isfinite()

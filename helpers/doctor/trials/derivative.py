@@ -16,7 +16,7 @@ from ..function.source import place_of, saving
 from ..function.tensors import as_vector
 from ..measure.comparison import Point, in_a_corner
 from ..measure.slopes import edges, is_large, screen
-from ..report import DRAWN, MEANT, NOT_COMPARED, POINTS, TEXTS, Change, Judged, note
+from ..report import DRAWN, MEANT, NOT_COMPARED, POINTS, TEXTS, Change, note
 from ..words import N_, _, listed
 from .again import STATE_BETWEEN_CALLS
 from .forward import NOT_EXAMINED
@@ -68,7 +68,8 @@ def derivative_of_forward(exam):
     except CallError as raised:
         if raised.phase != "forward":
             raise
-        exam.judged |= {x: Judged(x, why=_(RAISES)) for x in exam.subject.inputs}
+        for x in exam.subject.inputs:
+            exam.not_judged(x, _(RAISES))
         yield NOT_EXAMINED(what=_("The gradient is"), why=_(RAISES))
         return
     for one in exam.judged.values():
@@ -201,7 +202,7 @@ def is_estimator(exam, wrong, found):
     noisy = "few-digits", *NAMELESS
     # Where another gradient is that of this draw, so should be one that is not zero.
     accused = {i for i, _o in wrong}
-    exact = [g for i, g in enumerate(exam.first.grads) if i not in accused]
+    exact = [g for i, g in enumerate(exam.first) if i not in accused]
     if any(g is not None and g.any() for g in exact):
         noisy = ()
     return all(
@@ -287,7 +288,7 @@ def accepted(exam, ms):
     """What there is to say of a gradient that need not be the derivative of forward."""
     if ms[0].given.any() and grad_output_ignored(ms):
         return Diagnosis(TEXTS["grad-output-ignored"], ms[0].input, only="")
-    if all(m.none for m in ms) and any(g is not None for g in exam.first.grads):
+    if all(m.none for m in ms) and any(g is not None for g in exam.first):
         none = TEXTS["gradient-none"]
         return Diagnosis(none, ms[0].input, severity="warning")
     return Diagnosis(UNFAITHFUL, ms[0].input)

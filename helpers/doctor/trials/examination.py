@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import re
-from collections import namedtuple
 
 import torch
 
@@ -43,13 +42,6 @@ FAILS = N_("it requires no gradient, and the function fails once it does")
 APART = "double-backward-wrong", "low-precision", "input-layout"
 
 
-# What came of the first backward pass; returned: by argument, before the engine
-# corrected it; saved_changed: what was saved, and changed.
-FirstBackward = namedtuple(
-    "FirstBackward", "grads, returned, grad_output_changed, saved_changed"
-)
-
-
 def tolerance(eps):
     """The part of a gradient by which differences may be off, with numbers of this
     eps."""
@@ -85,7 +77,7 @@ class Examination:
         self.lines = Budget() if lines is True else lines
         if as_given:
             self.subject.lower = None
-        self.first = None
+        self.first = None  # the gradients of the first backward pass
         self.judged = {x: Judged(x) for x in self.subject.inputs}
 
     def report(self, trials):
@@ -164,8 +156,7 @@ class Examination:
 
     def not_judged(self, x, why, meant=False):
         """Say in the report that the gradient of this input was not judged, and why."""
-        judged = self.judged.setdefault(x, Judged(x))
-        judged.why, judged.meant = why, meant
+        self.judged[x] = Judged(x, why=why, meant=meant)
 
     # --- in which precision, and of which inputs --------------------------------------
 
@@ -282,7 +273,11 @@ class Examination:
         )
 
     def go_back(self):
-        """The first backward pass; what it changes is protected from then on."""
+        """The first backward pass; what it changes is protected from then on.
+
+        Returns what it returned for each argument, before the engine corrected it; did
+        it change grad_output? and what was saved, and changed.
+        """
         before = [(t, t._version, t.clone()) for t in self.run.saved if has_memory(t)]
         with self.watched() as (handed, returned):
             grads = self.subject.backward(
@@ -298,7 +293,8 @@ class Examination:
             for t, version, copy in before
             if has_memory(t) and (t._version != version or not equal(t, copy))
         ]
-        self.first = FirstBackward(grads, returned, changed, saved)
+        self.first = grads
+        return returned, changed, saved
 
     @contextlib.contextmanager
     def watched(self):
@@ -335,9 +331,7 @@ class Examination:
             grads = self.subject.backward(
                 self.run, [-100 * v for v in self.vs], retain=True
             )
-            for grad, first, floor in zip(
-                grads, self.first.grads, self.floors, strict=True
-            ):
+            for grad, first, floor in zip(grads, self.first, self.floors, strict=True):
                 if not self.same(
                     grad, None if first is None else -100 * first, 100 * floor
                 ):
@@ -383,7 +377,7 @@ class Examination:
         except CallError as raised:
             yield told(self.subject, raised, raising or text, x, **words)
             return False
-        expected = expected or self.first.grads
+        expected = expected or self.first
         for name, *pair in zip(
             self.subject.inputs, found, expected, self.floors, strict=True
         ):

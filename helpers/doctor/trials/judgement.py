@@ -67,8 +67,8 @@ class Judgement:
         )
         unknown = {s.i for s in self.suspected if s.verdict == "unknown"}
         self.left = unknown | set(sorted(inputs)[number:])
-        for judged in (self.exam.judged[subject.inputs[i]] for i in self.left):
-            judged.points, judged.order, judged.why = 0, 0, _(LONG)
+        for i in self.left:
+            self.exam.not_judged(subject.inputs[i], _(LONG))
 
     def measure(self, s):
         """Measure one. Is it wrong, or right after all?"""
