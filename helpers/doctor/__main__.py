@@ -2,7 +2,6 @@
 
 import argparse
 import importlib
-import importlib.util
 import os
 import re
 import runpy
@@ -47,12 +46,9 @@ def load(target):
     instantiated."""
     path, _colon, name = target.rpartition(":")
     if path.endswith(".py"):
-        spec = importlib.util.spec_from_file_location("examined", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        fn = runpy.run_path(path, run_name="examined")[name]
     else:
-        module = importlib.import_module(path)
-    fn = getattr(module, name)
+        fn = getattr(importlib.import_module(path), name)
     return fn() if isinstance(fn, type) and issubclass(fn, torch.nn.Module) else fn
 
 

@@ -75,20 +75,22 @@ def conclude(visit, patterns):
     """Fill in what was found for each pattern, once; nothing of the program is kept."""
     found, judged, worst = {}, [], None
     for p in patterns:
-        if isinstance(p.outcome, str):
-            visit.left[p.outcome] += p.calls
+        report = p.outcome
+        if isinstance(report, str):
+            visit.left[report] += p.calls
             continue
-        visit.patterns, visit.examined = visit.patterns + 1, True
+        visit.patterns += 1
+        visit.examined = True
         for k in p.kept.shared:
             what = _("The gradient of argument {k} is").format(k=k)
             why = _("another argument holds the same tensor")
-            p.outcome.findings.append(NOT_EXAMINED(f"argument {k}", what=what, why=why))
-        judged += p.outcome.judged
+            report.findings.append(NOT_EXAMINED(f"argument {k}", what=what, why=why))
+        judged += report.judged
         accused = {f.input for f in found.values() if f.severity == "error"} - {None}
-        for f in p.outcome.findings:
+        for f in report.findings:
             if f.severity != "error" or f.input not in accused:  # once
                 found.setdefault((f.code, f.input, f.output), f)
-        rank = p.outcome.ok, not p.outcome.findings
+        rank = report.ok, not report.findings
         if worst is None or rank < worst:
             worst, visit.called, visit.given = rank, p.kept.called, p.kept.given
     visit.judged = least(judged)

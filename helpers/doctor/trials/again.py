@@ -193,9 +193,8 @@ class Nothing(torch.autograd.Function):
 def unused_outputs(exam):
     """None, and then each alone is used: the same as if zeros arrived for the
     others."""
-    outputs = exam.run.outputs
-    several = len(outputs) > 1 and not exam.has("error")
-    alone = [[k] for k, o in enumerate(outputs) if several and o.requires_grad]
+    several = len(exam.vs) > 1 and not exam.has("error")
+    alone = [[k] for k in exam.graded if several]
     for used in ([], *alone) if exam.has_own_nodes else ():
         zeros = [v if k in used else torch.zeros_like(v) for k, v in enumerate(exam.vs)]
         changed = functools.partial(with_none, exam, used)

@@ -26,15 +26,13 @@ def outputs_require_a_gradient(exam):
         zip(exam.run.names, exam.run.outputs, strict=True)
     ):
         x = None if output.requires_grad else depends_on(exam, k)
-        if x:
-            marked = any(output is t for t in exam.run.marked)
-            if marked:
-                yield MARKED_NON_DIFFERENTIABLE(x, name, output=name)
-            else:
-                yield OUTPUT_DETACHED(
-                    x, name, output=name, remedy=exam.cut_off, **exam.may_be_meant
-                )
-    return not any(output.requires_grad for output in exam.run.outputs)
+        if x and any(output is t for t in exam.run.marked):
+            yield MARKED_NON_DIFFERENTIABLE(x, name, output=name)
+        elif x:
+            yield OUTPUT_DETACHED(
+                x, name, output=name, remedy=exam.cut_off, **exam.may_be_meant
+            )
+    return not exam.graded
 
 
 def depends_on(exam, k):

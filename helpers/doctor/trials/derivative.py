@@ -144,7 +144,7 @@ def screened(exam, points):
         suspected += [
             Suspected(point, factors, *io, verdict, here)
             for io, verdict in verdicts.items()
-            if exam.run.outputs[io[1]].requires_grad
+            if io[1] in exam.graded
         ]
         count_judged(exam, verdicts)
         if here:
@@ -159,17 +159,12 @@ def screened(exam, points):
 def count_judged(exam, verdicts):
     """One point more for each input that was judged there through all outputs."""
     for i, x in enumerate(exam.subject.inputs):
-        of_this = {
-            v
-            for (j, o), v in verdicts.items()
-            if j == i and exam.run.outputs[o].requires_grad
-        }
-        if of_this and of_this <= {"right", "wrong"}:
-            exam.judged[x].points += 1
-            exam.judged[x].order = 1
+        judged, of_this = exam.judged[x], {verdicts[i, o] for o in exam.graded}
+        if of_this <= {"right", "wrong"}:
+            judged.points += 1
+            judged.order = 1
         else:
-            many = "unknown" in of_this
-            exam.judged[x].why = _(TOO_MANY if many else NOT_COMPARED)
+            judged.why = _(TOO_MANY if "unknown" in of_this else NOT_COMPARED)
 
 
 def judged_but_for_edges(judge, point, verdicts, doubts):
@@ -223,14 +218,13 @@ def right_on_average(m):
 
     for seed in range(SEEDS):
         rows = torch.stack([*m.rows_of(m.subject.run(m.point.values, seed=seed))])
-        off.append(
-            [
-                (rows.conj() @ m.row(u)).real
-                - vs @ (output(1e-5 * u, seed) - output(-1e-5 * u, seed)) / 2e-5
-                for u in us
-            ]
-        )
-    off = torch.stack([torch.stack(each) for each in off])
+        along = [
+            (rows.conj() @ m.row(u)).real
+            - vs @ (output(1e-5 * u, seed) - output(-1e-5 * u, seed)) / 2e-5
+            for u in us
+        ]
+        off.append(torch.stack(along))
+    off = torch.stack(off)
     stays, all_of_it = off.mean(0).square().sum(), off.square().mean(0).sum()
     return bool(stays < STAYS * all_of_it)
 
@@ -327,8 +321,9 @@ def finding_of(exam, i, o, found):
     """The finding of a diagnosis: through which output, and what to look at."""
     one, y = found[i, o], exam.run.names[o]
     of_this = [other for (j, _o), other in found.items() if j == i]
-    graded = sum(o.requires_grad for o in exam.run.outputs)
-    everywhere = len(of_this) == graded and len({other.said for other in of_this}) == 1
+    everywhere = (
+        len(of_this) == len(exam.graded) and len({other.said for other in of_this}) == 1
+    )
     change, words = one.change, dict(one.words)
     if exam.is_faithful(one.input):
         words |= exam.may_be_meant

@@ -244,6 +244,11 @@ class Examination:
         """The first forward pass."""
         return self.another_run()
 
+    @functools.cached_property
+    def graded(self):
+        """The numbers of the outputs that require a gradient."""
+        return [k for k, o in enumerate(self.run.outputs) if o.requires_grad]
+
     def another_run(self, needs=True):
         """A forward pass with the given inputs."""
         return self.subject.run(self.subject.values, needs)

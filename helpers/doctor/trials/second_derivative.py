@@ -69,7 +69,7 @@ class Gradients:
     def __init__(self, exam):
         self.subject, self.count = exam.subject, len(exam.subject.values)
         self.outputs = len(exam.vs)
-        self.graded = [k for k, o in enumerate(exam.run.outputs) if o.requires_grad]
+        self.graded = exam.graded
         self.values = [*exam.subject.values, *(exam.vs[k] for k in self.graded)]
         self.which = []
 

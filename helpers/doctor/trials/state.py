@@ -87,8 +87,7 @@ def places(value):
     elif isinstance(value, dict) and len(value) < MANY:
         yield value, None
     elif isinstance(value, torch.nn.Module) or is_own(type(value)):
-        parts = value.modules() if isinstance(value, torch.nn.Module) else [value]
-        for part in parts:
+        for part in value.modules() if isinstance(value, torch.nn.Module) else [value]:
             yield getattr(part, "__dict__", {}), None
             yield getattr(part, "_buffers", {}), None
             yield {"class": type(part)}, None
