@@ -167,6 +167,8 @@ def without_a_part(site):
     match site.node:
         case ast.BinOp(left=a, op=op, right=b):
             yield from (of(a), f"-{of(b)}" if isinstance(op, ast.Sub) else of(b))
+        case ast.IfExp(body=a, orelse=b):
+            yield from (of(a), of(b))
         case (
             ast.Call(
                 func=ast.Name() | ast.Attribute(value=ast.Name(id="torch" | "F")),
@@ -198,7 +200,9 @@ def other_constants(site):
             pass
         case _:
             return
-    if isinstance(n, bool) or n is None:
+    if isinstance(n, str):
+        yield from other_letters(n)
+    elif isinstance(n, bool) or n is None:
         yield str(not n)
     elif isinstance(n, (int, float)):
         near = [
@@ -208,6 +212,17 @@ def other_constants(site):
         names = [name for name, v in site.hand.items() if type(v) in (int, type(n))]
         every = *map(repr, (*near, *written, 0, 1, 2, 3, 0.5)), *names, "None"
         yield from (text for text in dict.fromkeys(every) if text != site.text)
+
+
+def other_letters(text):
+    """Of an einsum: two side by side exchanged, or one in place of another."""
+    letters = [k for k, x in enumerate(text) if "->" in text and x.isalpha()]
+    for i, j in itertools.pairwise(letters):
+        if j == i + 1:
+            yield repr(text[:i] + text[j] + text[i] + text[j + 1 :])
+    for i, x in itertools.product(letters, dict.fromkeys(text)):
+        if x.isalpha():
+            yield repr(text[:i] + x + text[i + 1 :])
 
 
 def exchanged(site):
@@ -262,7 +277,7 @@ VALUE = *NAME, ast.Call, ast.BinOp, ast.Subscript
 EXPRESSIONS = [  # kinds of nodes; templates, or site -> texts or {node: text}
     (NAME, other_names),
     ((ast.BinOp, ast.Compare), other_operators),
-    ((*VALUE, ast.UnaryOp), without_a_part),
+    ((*VALUE, ast.UnaryOp, ast.IfExp), without_a_part),
     ((*VALUE, ast.IfExp), ["-{0}"]),
     (ast.Call, other_functions),
     ((ast.Constant, ast.UnaryOp), other_constants),
@@ -315,7 +330,7 @@ ASSIGNED = {"=": "+=", "+=": "= -=", "-=": "+=", "*=": "/= =", "/=": "*="}
 
 
 def lines_of(code):
-    """Lines left out, before one of the next, or of another kind."""
+    """Lines left out, before one of the next, or of another kind; conditions."""
     for node in (code.tree, *code.nodes):
         for block in (getattr(node, name, None) for name in ("body", "orelse")):
             for k, line in enumerate(block if isinstance(block, list) else ()):
@@ -338,6 +353,8 @@ def lines_of(code):
 def of_a_line(line):
     """(a node, what takes its place)"""
     match line:
+        case ast.If(test=test):
+            yield test, f"not {of(test)}"
         case (
             ast.Assign(targets=[target], value=value)
             | ast.AugAssign(target=target, value=value)

@@ -131,6 +131,8 @@ class Gradients:
 def second_derivative(exam):
     """Is the derivative of the gradient right, or refused openly?"""
     subject = exam.subject
+    if any(torch.finfo(o.dtype).eps > 100 * subject.eps for o in exam.run.outputs):
+        return  # in coarser numbers than those of the differences
     try:
         of = Gradients(exam)
         some, eps = of.recorded()
