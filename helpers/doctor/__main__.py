@@ -20,8 +20,8 @@ WRONG, NOT_RUN, CTRL_C = 1, 2, 130  # exit statuses; the last as a shell says
 
 def tensor(text):
     """A random tensor from "3x4" or "3x4:float32"."""
-    sizes, _colon, name = text.partition(":")
-    dtype = getattr(torch, name or "float32", None)
+    sizes, colon, name = text.partition(":")
+    dtype = getattr(torch, name if colon else "float32", None)
     is_shape = re.fullmatch(r"(\d+(x\d+)*)?", sizes)
     if not is_shape or not isinstance(dtype, torch.dtype):
         raise argparse.ArgumentTypeError(f"write 3x4 or 3x4:int64, got {text!r}")

@@ -115,7 +115,7 @@ def checked(options):
     options.known, file = set(), options.baseline
     if options.fail not in FAIL:
         raise pytest.UsageError(
-            f"doctor-fail is one of {[*FAIL]}, got {options.fail!r}"
+            f"doctor-fail is one of {(*FAIL,)}, got {options.fail!r}"
         )
     if options.baseline_update and not file:
         raise pytest.UsageError("doctor-baseline-update needs --doctor-baseline FILE")

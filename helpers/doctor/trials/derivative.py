@@ -164,7 +164,8 @@ def count_judged(exam, verdicts):
             judged.points += 1
             judged.order = 1
         else:
-            judged.why = _(TOO_MANY if "unknown" in of_this else NOT_COMPARED)
+            many = "unknown" in of_this
+            judged.why = _(TOO_MANY if many else NOT_COMPARED)
 
 
 def judged_but_for_edges(judge, point, verdicts, doubts):
