@@ -12,7 +12,9 @@ FONTS = (
 # What Sphinx writes for MathJax to find.
 MARKED = re.compile(r'(?<=nohighlight">)\s*(?:\\\((.+?)\\\)|\\\[(.+?)\\\])', re.DOTALL)
 # No line begins with the comma that follows a formula.
-FOLLOWED = re.compile(r'<span class="math(?:(?!</span>).)+</span>[,.;:)?]+', re.DOTALL)
+FOLLOWED = re.compile(
+    r'<span class="math(?:(?!</span>).)+</span>[,.;:)?，。、；：）]+', re.DOTALL
+)
 
 
 def set_formulas(body, fonts):

@@ -20,7 +20,7 @@ RECORD = (
 )
 CALLED = {  # what people type who look for a chapter, in English and in Chinese
     "00": (
-        "overflow, log1p, softplus, first custom gradient",
+        "overflow, log1p, softplus nan for large x, first custom gradient",
         "数值溢出，第一个自定义梯度",
     ),
     "02": (
@@ -33,7 +33,7 @@ CALLED = {  # what people type who look for a chapter, in English and in Chinese
     ),
     "04": (
         "test a gradient, numerical gradient check, finite differences",
-        "梯度检验，数值梯度检查，有限差分",
+        "梯度检验，数值梯度检查，怎么检查我的梯度对不对，有限差分",
     ),
     "05": (
         "double backward, second derivative of a custom function, Hessian",
@@ -49,7 +49,7 @@ CALLED = {  # what people type who look for a chapter, in English and in Chinese
         "绑定 C++，C++ 扩展，调用 C++",
     ),
     "09": (
-        "custom op, torch.library, torch.compile, fake tensor, meta, graph break",
+        "custom op, torch.library, register a kernel for torch.compile, fake tensor, meta, graph break",
         "编译自定义算子，图中断，伪张量，动态形状",
     ),
     "10": (

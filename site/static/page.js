@@ -6,13 +6,15 @@ const parts = text => text.replace("⁻", "^-").normalize("NFKC").replace(/["'()
   .map(part => part.trim().toLowerCase().replace(/^(?:(?:and|only|an?|the) )+/, "")).filter(Boolean);
 const letters = text =>
   [...text.normalize("NFKC").toUpperCase().replace(/\b(AND|ONLY)\b|[\s"'()[\],、;和]/g, "")].sort().join("");
-// 4, 4/5 and 10^-5, also with a unit or a word beside it: "near 0.6", "18.8 µs".
+// 4, 4/5, 2^8 and 10^-5, also with a unit or a word beside it: "near 0.6", "18.8 µs".
 const numberIn = text => {
-  const found = text.replace(/10\s*\^\s*/, "1e")
+  const found = text.replace(/(\d+)\s*\^\s*(-?\d+)/, (_, base, power) => base ** power)
     .match(/^[^\d.-]*(-?\d*\.?\d+(?:e-?\d+)?)(?:\s*\/\s*(\d+))?[^\d.]*$/);
   return found ? found[1] / (found[2] ?? 1) : NaN;
 };
+const TRUTH = { t: "true", yes: "true", f: "false", no: "false" };
 const alike = (one, other, within) => {
+  if (/^(true|false)$/.test(other)) return (TRUTH[one] ?? one) === other;
   const right = Number(other), given = Number.isNaN(right) ? NaN : numberIn(one);
   if (Number.isNaN(given)) return one === other;
   return Math.abs(given - right) <= Math.max(within, 6e-4) * Math.abs(right); // shown to 4 digits

@@ -79,9 +79,7 @@ def right_if(wrong, budget, few):
     """
     # Only what does nothing but compute may run in another form.
     codes = [
-        code
-        for code in backward_codes(wrong[0].subject)
-        if harmless(code, code.cls)
+        code for code in backward_codes(wrong[0].subject) if harmless(code, code.cls)
     ]
     stay = others_of(wrong)
     edits = candidates(codes, wrong, budget, few) if codes else ()
