@@ -283,8 +283,7 @@ class Report:
         return _("{name}: {found}").format(name=self.name, found=found)
 
     def __repr__(self):
-        lines = [self.headline()]
-        lines += shown(self.findings)
+        lines = [self.headline(), *shown(self.findings)]
         for line in what_was(self.judged):
             lines += wrapped(line, "  ", "    ")
         return "\n".join(lines)

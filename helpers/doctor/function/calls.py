@@ -142,9 +142,8 @@ class Call:
     size: int  # bytes of the copies
     called: str  # where
     given: str  # shapes and dtypes
-    shared: (
-        dict  # by place: what is handed over, and held by a module, say, that is, too
-    )
+    # By place: what is handed over, and held by a module, say, that is, too.
+    shared: dict
     records: bool = False  # did autograd record it, or another one of its pattern?
 
     @classmethod
@@ -204,9 +203,8 @@ class Call:
             ]
             apply.__signature__ = inspect.Signature(parameters)
         else:
-            apply.__self__ = (
-                self.cls
-            )  # so that it is examined as the apply of a Function
+            # So that it is examined as the apply of a Function.
+            apply.__self__ = self.cls
         return apply, args, kwargs
 
 

@@ -102,10 +102,10 @@ def undisturbed():
     HANDLERS.update(codes)
     numpy = sys.modules.get("numpy")
     states = [
-        (generator.set_state, generator.get_state()) for generator in generators()
+        (random.setstate, random.getstate()),
+        (torch.set_default_dtype, torch.get_default_dtype()),
+        *((generator.set_state, generator.get_state()) for generator in generators()),
     ]
-    states += [(random.setstate, random.getstate())]
-    states += [(torch.set_default_dtype, torch.get_default_dtype())]
     states += [(numpy.random.set_state, numpy.random.get_state())] if numpy else []
     try:
         with (

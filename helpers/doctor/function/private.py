@@ -31,9 +31,8 @@ __all__ = [
     "FunctionCtx",
 ]  # for the other folders
 
-CUSTOM_OPS = (
-    "torch._library.autograd"  # makes the Functions of torch.library.register_autograd
-)
+# Makes the Functions of torch.library.register_autograd.
+CUSTOM_OPS = "torch._library.autograd"
 FUNCTORCH = inspect.getfile(torch._functorch.autograd_function)
 without_modes = _disable_current_modes  # what runs inside, no mode sees
 LOCK = threading.RLock()
@@ -85,10 +84,9 @@ class Watched:
 
         def watched(*args, **kwargs):
             node = args[0] if args else None
+            # To another Function.
             is_lent = getattr(type(node), "_forward_cls", cls) is not cls
-            return (found if is_lent else made)(
-                *args, **kwargs
-            )  # lent to another Function
+            return (found if is_lent else made)(*args, **kwargs)
 
         watched.__wrapped__, watched.__name__ = found, self.name
         return watched
@@ -134,9 +132,8 @@ def is_a_users(cls):
 
 def operator(cls):
     """The operator of torch.library whose derivative this Function is, or None."""
-    if cls.__module__ != CUSTOM_OPS or "apply" in vars(
-        cls
-    ):  # as it is for lists of tensors
+    # Where there are lists of tensors, it has an apply of its own.
+    if cls.__module__ != CUSTOM_OPS or "apply" in vars(cls):
         return None
     return inspect.getclosurevars(inspect.unwrap(cls.forward)).nonlocals.get("op")
 
@@ -163,9 +160,8 @@ class Mode(TorchDispatchMode):
         return True
 
     @classmethod
-    def _should_skip_dynamo(
-        cls,
-    ):  # else it would, only to say that the mode is not compiled
+    def _should_skip_dynamo(cls):
+        # Else it would, only to say that the mode is not compiled.
         return False
 
 

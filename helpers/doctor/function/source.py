@@ -97,9 +97,8 @@ class Source:
 def read(code, file):  # equal codes may be of two files
     """The source of a function, without its indent, and the number of its first
     line."""
-    linecache.checkcache(
-        file
-    )  # inspect.getsource would look at all imported modules, slowly
+    # inspect.getsource would look at all imported modules, slowly.
+    linecache.checkcache(file)
     lines = linecache.getlines(file)[code.co_firstlineno - 1 :]
     return textwrap.dedent("".join(inspect.getblock(lines))), code.co_firstlineno
 

@@ -172,16 +172,16 @@ class Subject:
             self_test()
         self.label = getattr(self.cls or fn, "__name__", type(fn).__name__)
         module = owner if isinstance(owner, torch.nn.Module) else fn
-        self.is_module = isinstance(module, torch.nn.Module)
+        self.is_module, state = isinstance(module, torch.nn.Module), []
         if self.is_module:
             with contextlib.suppress(Exception):  # what cannot be copied is used itself
                 module = copy.deepcopy(module)
             fn = module if owner is None else getattr(module, fn.__name__)
             self.scope = Scope(module)
+            state = [*module.named_parameters(), *module.named_buffers()]
         self.fn, self.split, self.left, self.calls = fn, len(args), [], 0
-        self.arguments = (
-            dict(zip(self.argument_names(len(args)), args, strict=True)) | kwargs
-        )
+        names = self.argument_names(len(args))
+        self.arguments = dict(zip(names, args, strict=True)) | kwargs
         slots = [
             slot
             for name, value in self.arguments.items()
@@ -191,11 +191,6 @@ class Subject:
         chosen = any(t.requires_grad for _name, t in slots)
         examined = [k for k in moving if slots[k][1].requires_grad or not chosen]
         self.frozen = [k for k in moving if k not in examined]
-        state = (
-            [*module.named_parameters(), *module.named_buffers()]
-            if self.is_module
-            else []
-        )
         self.state = [name for name, _t in state]
         examined += [k for k, (_, t) in enumerate(state, len(slots)) if t.requires_grad]
         slots += state
@@ -246,12 +241,9 @@ class Subject:
         found = {}
         for owner, values in held:
             for name, n in values.items():
-                if (
-                    type(n) in ((float,) if owner else (int, float))
-                    and n not in found.values()
-                ):
-                    found[f"`{owner}{name}`"] = n
-        return {a: n for a, n in found.items() if 1e-99 < abs(n) < 1e99 and abs(n) != 1}
+                if type(n) is float or type(n) is int and not owner:
+                    found.setdefault(n, f"`{owner}{name}`")
+        return {a: n for n, a in found.items() if 1e-99 < abs(n) < 1e99 and abs(n) != 1}
 
     @functools.cached_property
     def functions(self):
@@ -295,9 +287,8 @@ class Subject:
             return do()
         state = {f"module.{name}": t for name, t in zip(self.state, state, strict=True)}
         result = torch.func.functional_call(self.scope, state, (do,))
-        self.left = list(
-            state.values()
-        )  # functional_call puts here what the module put there
+        # functional_call puts here what the module put there.
+        self.left = list(state.values())
         return result
 
     def run(self, values, needs=True, seed=0):

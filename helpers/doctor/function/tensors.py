@@ -74,9 +74,8 @@ def equal(one, other):
 def as_vector(tensor):
     """As a vector of float64; a complex number becomes two."""
     tensor = tensor.detach()
-    tensor = (
-        torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    )
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
     return tensor.to(torch.float64).reshape(-1)
 
 

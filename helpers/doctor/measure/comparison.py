@@ -364,9 +364,8 @@ class WrongGradient(tuple):
         or None."""
         found = []
         for m in self:
-            rows = (m.expected.abs() > m.limit)[:, m.trusted].any(
-                1
-            )  # ones may give zeros
+            # Ones may give zeros.
+            rows = (m.expected.abs() > m.limit)[:, m.trusted].any(1)
             if not rows.any():
                 return None
             expected = m.expected[rows]

@@ -25,10 +25,8 @@ NOT_JUDGED = note(
     "a kink nearby; the other elements were judged.",
 )
 MANY = 16  # inputs
-WIDE, NARROW = (
-    [k / 300 for k in range(3, 10)],
-    [3e-3 * 0.1**k for k in range(7)],
-)  # steps
+WIDE = [k / 300 for k in range(3, 10)]  # steps
+NARROW = [3e-3 * 0.1**k for k in range(7)]
 # Of a step. Where a function moves in steps of its own, 1/2 and 1/4 agree by chance.
 PART = 0.29
 
@@ -130,18 +128,15 @@ class Differences:
         reach, small = torch.maximum(near_p.abs(), y.abs()), PART * h
         self.size = size = max(self.size, largest(reach))
         first, second = (p - m) / (2 * h), (near_p - near_m) / (2 * small)
-        value = (second - PART**2 * first) / (
-            1 - PART**2
-        )  # at 0; both err with their square
-        reach = (
-            reach.clamp(min=0.1 * size) if eps > 1e-10 else reach
-        )  # what cancelled was larger
+        # At 0: both err with the square of their step.
+        value = (second - PART**2 * first) / (1 - PART**2)
+        if eps > 1e-10:  # what cancelled was larger
+            reach = reach.clamp(min=0.1 * size)
         noise = 16 * eps * reach / h
         wide = (p + m - 2 * y).abs() / h
         narrow = (near_p + near_m - 2 * y).abs() / small
-        rounding = (
-            16 * eps * size / small
-        )  # what has been summed, as in an FFT, may be as large
+        # What has been summed, as in an FFT, may be as large.
+        rounding = 16 * eps * size / small
         kink = (narrow > 0.5 * wide) & (
             narrow > 1e-4 * value.abs() + 16 * noise + rounding
         )
