@@ -49,7 +49,8 @@ CALLED = {  # what people type who look for a chapter, in English and in Chinese
         "绑定 C++，C++ 扩展，调用 C++",
     ),
     "09": (
-        "custom op, torch.library, register a kernel for torch.compile, fake tensor, meta, graph break",
+        "custom op, torch.library, register a kernel for torch.compile, fake tensor, meta, "
+        "graph break",
         "编译自定义算子，图中断，伪张量，动态形状",
     ),
     "10": (
