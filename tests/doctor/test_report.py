@@ -28,6 +28,25 @@ def found_of(forward, backward, *inputs):
     return examine(Wrong, *inputs, lines=False).findings[0]
 
 
+@pytest.mark.parametrize(
+    "product, where", [(True, "no other output"), (False, "every")]
+)
+def test_a_zero_gradient_says_where_it_is_zero(product, where):
+    """A product of two grad_outputs is zero only where one output is used alone."""
+
+    class Wrong(Square):
+        @staticmethod
+        def forward(ctx, x):
+            return x.sin(), x.cos()
+
+        @staticmethod
+        def backward(ctx, a, b):
+            return a * b if product else 0 * a
+
+    found = examine(Wrong, *drawn((3,)), lines=False).findings[0]
+    assert found.code == "gradient-zero" and where in found.message
+
+
 def test_values_are_measured():
     """The worst element and the Jacobians, against PyTorch's own derivative."""
     (x,) = drawn((6,))

@@ -53,8 +53,17 @@ def gradient_none(ms):
     look="how the gradient of {x} is filled in",
 )
 def gradient_zero(ms):
-    where = {"where": _("everywhere")}
-    yield where, lambda m: largest(m.given) <= 1e-12 * largest(m.expected)  # rounding
+    point, i = ms[0].point, ms[0].i
+    alone = [point.given(o)[0][i] for o in range(len(point.vs))]
+    together = point.vjp({o: vs[0] for o, vs in enumerate(point.vs)})[i]
+    is_product = ms[0].row(together).any() and not any(
+        ms[0].row(grad).any() for grad in alone
+    )
+    where = _("where no other output is used") if is_product else _("everywhere")
+    yield (
+        {"where": where},
+        lambda m: largest(m.given) <= 1e-12 * largest(m.expected),
+    )  # or rounding
 
 
 @cause(
