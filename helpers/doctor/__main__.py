@@ -7,6 +7,7 @@ import re
 import runpy
 import sys
 import traceback
+import types
 
 import torch
 
@@ -46,9 +47,10 @@ def load(target):
     instantiated."""
     path, _colon, name = target.rpartition(":")
     if path.endswith(".py"):
-        fn = runpy.run_path(path, run_name="examined")[name]
+        module = types.SimpleNamespace(**runpy.run_path(path, run_name="examined"))
     else:
-        fn = getattr(importlib.import_module(path), name)
+        module = importlib.import_module(path)
+    fn = getattr(module, name)
     return fn() if isinstance(fn, type) and issubclass(fn, torch.nn.Module) else fn
 
 

@@ -47,6 +47,20 @@ def test_a_zero_gradient_says_where_it_is_zero(product, where):
     assert found.code == "gradient-zero" and where in found.message
 
 
+def test_what_setup_context_raises_is_not_said_of_forward():
+    class Wrong(Square):
+        @staticmethod
+        def forward(x):
+            return x.square()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.second = inputs[1]
+
+    found = examine(Wrong, *drawn((3,)), lines=False).findings[0]
+    assert found.message.startswith("`setup_context` raised IndexError")
+
+
 def test_values_are_measured():
     """The worst element and the Jacobians, against PyTorch's own derivative."""
     (x,) = drawn((6,))

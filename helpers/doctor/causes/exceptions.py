@@ -144,8 +144,12 @@ def told(subject, raised, text=None, x=None, **words):
     elif shapes := re.search(SHAPE, message):
         return wrong_shape(subject, *shapes.groups(), values)
     else:
-        gaps = {"phase": _(PHASES.get(raised.phase, raised.phase)), "error": error}
-        finding = meant(values=values, groups=match.groups(), which="", **gaps)
+        phase = _(PHASES.get(raised.phase, raised.phase))
+        frames = traceback.extract_tb(raised.error.__traceback__)
+        if any(frame.name == "setup_context" for frame in frames):
+            phase = "`setup_context`"
+        gaps = {"groups": match.groups(), "which": "", "phase": phase, "error": error}
+        finding = meant(values=values, **gaps)
     frame = users_line(raised.error)
     if not (frame and finding.remedy):
         return finding

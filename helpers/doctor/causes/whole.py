@@ -414,6 +414,8 @@ def transposes(shape):
     for order in itertools.permutations(dims) if len(dims) <= 4 else ():
         given = tuple(shape[order.index(d)] for d in dims)
         how = _("viewed as {given} and permuted by permute{order}")
+        if given == tuple(shape):
+            how = _("permuted by permute{order}")
         if len(dims) == 2:
             how = _("transposed")
         if order != dims:
