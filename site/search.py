@@ -29,10 +29,10 @@ CALLED = {  # what people type who look for a chapter, in English and in Chinese
     ),
     "03": (
         "constant argument, optional input None, non-tensor argument",
-        "常数参数，可选输入，不可微参数",
+        "常数参数，返回 None，可选输入，不可微参数",
     ),
     "04": (
-        "test a gradient, numerical gradient check, finite differences",
+        "test a gradient, test my backward pass, numerical gradient check, finite differences",
         "梯度检验，数值梯度检查，怎么检查我的梯度对不对，有限差分",
     ),
     "05": (
@@ -54,7 +54,8 @@ CALLED = {  # what people type who look for a chapter, in English and in Chinese
         "编译自定义算子，图中断，伪张量，动态形状",
     ),
     "10": (
-        "vmap of a custom function, jvp, forward mode, Jacobian, per-sample gradients",
+        "vmap of a custom function, jvp, forward mode, Jacobian, per-sample gradients, "
+        "gradients per example",
         "自定义函数的 vmap，前向模式，雅可比矩阵，逐样本梯度",
     ),
     "11": ("debug a wrong gradient, nan gradient", "调试错误的梯度，梯度出错"),
@@ -63,12 +64,13 @@ CALLED = {  # what people type who look for a chapter, in English and in Chinese
         "节省显存，节省内存，激活值，梯度检查点，重计算",
     ),
     "13": (
-        "straight-through estimator, gradient of argmax, implicit differentiation, "
-        "reparameterization trick, policy gradient",
-        "直通估计，argmax 的梯度，隐式微分，重参数化，策略梯度",
+        "train through what is not differentiable, straight-through estimator, "
+        "gradient of argmax, implicit differentiation, reparameterization trick, policy gradient",
+        "不可导的函数怎么训练，直通估计，argmax 的梯度，隐式微分，重参数化，策略梯度",
     ),
     "14": (
-        "distributed, several GPUs, all_reduce, tensor parallel, DDP, FSDP",
+        "distributed, multi-GPU training, average gradients between several GPUs, all_reduce, "
+        "tensor parallel, DDP, FSDP",
         "分布式，多进程，多卡，张量并行，数据并行",
     ),
     "15": (
@@ -88,7 +90,7 @@ CALLED = {  # what people type who look for a chapter, in English and in Chinese
         "张量子类，包装张量",
     ),
     "20": (
-        "flash attention, softmax backward, scaled_dot_product_attention",
+        "flash attention and its second derivative, softmax backward, scaled_dot_product_attention",
         "注意力，softmax 的反向传播",
     ),
 }
