@@ -139,7 +139,7 @@ def current_test():
 
 class Doctor:
     def __init__(self, config, options):
-        self.config, self.options, self.visits = config, options, []
+        self.config, self.options = config, options
         self.rounds = rounds(
             seconds=options.seconds,
             skip=options.skip,
@@ -166,14 +166,13 @@ class Doctor:
             lines = {known_as(visit, f) for visit in visits for f in visit.serious}
             self.options.baseline.write_text("".join(f"{x}\n" for x in sorted(lines)))
             self.options.known = lines
-        self.visits = sorted(map(self.weighed, visits), key=lambda visit: visit.ok)
+        weighed = sorted(map(self.weighed, visits), key=lambda visit: visit.ok)
+        self.found.visits = weighed
         if self.options.json:
-            functions = [
-                {**v.as_dict(), "outcome": self.outcome(v)} for v in self.visits
-            ]
+            functions = [{**v.as_dict(), "outcome": self.outcome(v)} for v in weighed]
             told = {"version": SCHEMA, "functions": functions}
             self.options.json.write_text(json.dumps(told, indent=1))
-        if any(self.outcome(visit) == "failed" for visit in self.visits):
+        if any(self.outcome(visit) == "failed" for visit in weighed):
             session.exitstatus = session.exitstatus or codes.TESTS_FAILED
 
     @pytest.hookimpl(optionalhook=True)
@@ -205,7 +204,7 @@ class Doctor:
         return "passed" if visit.examined else "skipped"
 
     def pytest_terminal_summary(self, terminalreporter):
-        write, visits = terminalreporter.write_line, self.visits
+        write, visits = terminalreporter.write_line, self.found.visits
         failed = sum(self.outcome(visit) == "failed" for visit in visits)
         terminalreporter.section("doctor", red=bool(failed), green=not failed)
         for visit in visits:
@@ -220,14 +219,7 @@ class Doctor:
             write(f"left out by --doctor-skip: {', '.join(sorted(self.found.skipped))}")
         if self.found.unmatched:
             write(f"no Function is called: {', '.join(self.found.unmatched)}")
-        known = [known_as(v, f) for v in visits for f in v.findings]
-        counts = {
-            "warned of": sum(v.ok and bool(v.serious) for v in visits),
-            "not examined": sum(not v.examined for v in visits),
-            "known findings": sum(line in self.options.known for line in known),
-        }
-        more = "".join(f", {what}: {n}" for what, n in counts.items() if n)
-        write(f"Functions: {len(visits)}, wrong: {failed or 'none'}{more}")
+        write(self.found.summary)
 
 
 def known_as(visit, finding):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from .course import section_of
-from .words import N_, _, listed
+from .words import N_, _, listed, number
 
 # White words on these colours can be read, and these colours on a white and on a black
 # page.
@@ -278,7 +278,7 @@ class Report:
     def headline(self):
         """The report in one line."""
         counts = [(s, sum(f.severity == s for f in self.findings)) for s in SEVERITIES]
-        found = [_(COUNTS[s][n > 1]).format(n=n) for s, n in counts if n]
+        found = [number(n, COUNTS[s]) for s, n in counts if n]
         found = listed(found) if found else _("nothing found")
         return _("{name}: {found}").format(name=self.name, found=found)
 

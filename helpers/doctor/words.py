@@ -21,3 +21,8 @@ def listed(parts, between=COMMA, last=None):
     """The parts, one after the other; `last`, if given, stands before the last one."""
     *before, end = [*map(str, parts)] or [""]
     return _(last or between).join([_(between).join(before), end] if before else [end])
+
+
+def number(n, templates):
+    """The first template if it is one, else the second, with this number."""
+    return _(templates[n != 1]).format(n=n)

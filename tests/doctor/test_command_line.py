@@ -5,9 +5,8 @@ import runpy
 import sys
 
 import pytest
-import torch
 
-from helpers.doctor.__main__ import main, tensor
+from helpers.doctor.__main__ import main
 from helpers.doctor.course import SECTIONS
 from helpers.doctor.report import TEXTS
 from helpers.lessons.index import section
@@ -93,10 +92,6 @@ def test_it_prints_json_and_takes_what_is_trained(mine, capsys):
     judged = json.loads(capsys.readouterr().out)["judged"]
     of_i = {"input": "i", "points": 3, "order": 2, "why": "", "meant": False}
     assert of_i in judged
-
-
-def test_all_dtypes_can_be_asked_for():
-    assert tensor("3:float8_e4m3fn").dtype == torch.float8_e4m3fn
 
 
 @pytest.mark.parametrize("text", ["3,4", "3:sin"])

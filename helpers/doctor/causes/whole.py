@@ -10,10 +10,11 @@ import torch
 from ..function.tensors import largest
 from ..measure.comparison import same
 from ..report import MEANT, brief
-from ..words import N_, _
+from ..words import N_, _, number
 from .cause import cause
 from .where import named_dims, subsets
 
+DIGITS = N_("{n} digit"), N_("{n} digits")
 ROUNDINGS = 16  # of the dtype that was given, by which a gradient may rightly be off
 
 
@@ -206,11 +207,10 @@ def few_digits(ms):
     if worst <= 0 or ms[0].vjp(torch.zeros_like(ms[0].y)).any():
         return None  # something is added; rounding leaves 0
     digits = max(1, math.floor(-math.log10(worst)))
-    said = _("{n} digits") if digits > 1 else _("{n} digit")
     lower = ms[0].subject.lower
     has_no_more = lower and worst <= ROUNDINGS * torch.finfo(lower).eps
     severity = "note" if has_no_more else None
-    return {"digits": said.format(n=digits), "severity": severity}
+    return {"digits": number(digits, DIGITS), "severity": severity}
 
 
 def is_rounded(m):

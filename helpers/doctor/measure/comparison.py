@@ -212,13 +212,6 @@ class Comparison:
         some, ones = self.expected[2].abs() > self.limit[2], self.vs[2] == 1
         return bool(self.near[2][self.trusted].all() and some.any() and ones.all())
 
-    @property
-    def is_zero_for_ones_only(self):
-        """Is the gradient zero where grad_output is one everywhere, as before a
-        mean?"""
-        there = self.expected.abs() > self.limit
-        return not there[2].any() and bool(there[:2].any())
-
     def row(self, grad):
         """A gradient of the input as a vector of the precision of `expected`; None is
         zeros."""
@@ -299,7 +292,7 @@ class Comparison:
         }
         if expected:
             seen["ratio"] = given / expected
-        elif k == 2 and self.is_zero_for_ones_only:
+        elif k == 2:
             seen["grad_output"] = "ones"
         both = self.sampled, self.expected
         a, b = (rows[:, self.trusted].reshape(-1) for rows in both)

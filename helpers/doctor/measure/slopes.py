@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -211,58 +211,45 @@ def is_large(values):
     return len(values) > 4 or sum(v.numel() for v in values) > 1e5
 
 
-def screen(
-    f,
-    vjp,
-    values,
-    dice,
-    eps,
-    tolerance,
-    y0=None,
-    turns=2,
-    floor=1e-11,
-    still=None,
-):
-    """Which derivatives are wrong, by v · J · u; vjp({o: v}) gives the gradients of
-    output o.
-
-    y0: f(values), if it is known. turns: the number of v and u, if that is not too much
-        work. The second v gives every element of an output the same weight, however
-        small it is.
-    floor: what is rounding, by the size of the output. still: of an input, a mask of
-           the elements that do not move. Returns
-    - {(i, o): verdict} for input i and output o: "right", "wrong", "unsure", or
-      "unknown" of many inputs where another one is wrong;
-    - the inputs in which there are elements that cannot be judged;
-    - the weights of the second v, a vector for each output.
-    """
-    y0 = f(values) if y0 is None else y0
-    floor, still = max(floor, eps), still or {}
-    screening = Screening(f, vjp, values, y0, eps, tolerance, floor, dice, still)
-    for turn in range(1 if is_large(values) else turns):
-        screening.turn(weighted=turn > 0)
-    return screening.verdict, screening.doubts, screening.weights
-
-
 @dataclass
 class Screening:
-    """All inputs are moved at once, and one by one only where that does not agree."""
+    """Which derivatives are wrong, by v · J · u.
+
+    All inputs are moved at once, and one by one only where that does not agree.
+
+    vjp({o: v}): the gradients of output o; y0: f(values), if it is known
+    turns: the number of v and u, if that is not too much work. The second v gives every
+           element of an output the same weight, however small it is.
+    floor: what is rounding, by the size of the output
+    still: of an input, a mask of the elements that do not move
+
+    Afterwards
+    verdict: {(i, o): "right", "wrong", "unsure", or "unknown" of many inputs where
+             another one is wrong} for input i and output o
+    doubts:  the inputs in which there are elements that cannot be judged
+    weights: of the second v, a vector for each output
+    """
 
     f: Callable
     vjp: Callable
     values: list
-    y0: list
+    dice: Dice
     eps: float
     tolerance: float
-    floor: float
-    dice: Dice
-    still: dict
+    y0: list | None = None
+    turns: int = 2
+    floor: float = 1e-11
+    still: dict = field(default_factory=dict)
 
     def __post_init__(self):
+        self.y0 = self.y0 or self.f(self.values)
+        self.floor = max(self.floor, self.eps)
         self.which = list(range(len(self.values)))  # that are judged
         pairs = itertools.product(self.which, range(len(self.y0)))
         self.verdict, self.doubts = dict.fromkeys(pairs, "right"), set()
         self.weights = [torch.ones_like(y) for y in self.y0]
+        for turn in range(1 if is_large(self.values) else self.turns):
+            self.turn(weighted=turn > 0)
 
     def turn(self, weighted):
         """One v for each output, one u for each input."""

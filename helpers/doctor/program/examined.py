@@ -32,7 +32,6 @@ AGAIN = N_(
     "it cannot be called again with copies of what it was given, as it could in the "
     "program"
 )
-NEVER_BACK = N_("autograd was off when it was called, and its backward raises")
 NO_CHILD = N_("no backward pass runs in a child of a process with threads of autograd")
 FREED = "backward through the graph a second time"  # so says PyTorch
 EXAMINING = []  # not empty during an examination, whose own calls are not noted
@@ -106,7 +105,7 @@ def examined(call, end, faithful, accept, lines):
             report = exam.report(TRIALS)
             said = [f.values.get("message", "") for f in report.findings]
             if not call.records and exam.first is None and any(said):
-                return _(NEVER_BACK)
+                return _("autograd was off when it was called, and its backward raises")
             # The program's own call did not raise in forward. And what a closure holds
             # may belong to a graph that the program's backward has freed.
             of_the_copy = not report.examined or any(FREED in text for text in said)

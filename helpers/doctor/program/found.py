@@ -13,17 +13,12 @@ from ..report import (
     what_was,
     wrapped,
 )
-from ..words import N_, _, listed
+from ..words import N_, _, listed, number
 
 NO_GRADIENT = N_("no input required a gradient")
 CALLS = N_("{n} call"), N_("{n} calls")  # of one, of another number
 PATTERNS = N_("{n} pattern examined"), N_("{n} patterns examined")
 FUNCTIONS = N_("{n} Function"), N_("{n} Functions")
-
-
-def number(n, templates):
-    """The first template if it is one, else the second, with this number."""
-    return _(templates[n != 1]).format(n=n)
 
 
 @dataclass(repr=False)
@@ -99,17 +94,7 @@ class Visit(Report):
         return "\n".join([head, *lines])
 
     def as_dict(self, jacobians=False):
-        names = (
-            "full_name",
-            "defined",
-            "first",
-            "calls",
-            "left",
-            "patterns",
-            "called",
-            "given",
-        )
-        own = {name: getattr(self, name) for name in names}
+        own = {name: getattr(self, name) for name in Visit.__annotations__}
         return super().as_dict(jacobians) | own
 
 

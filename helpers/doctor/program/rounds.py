@@ -36,12 +36,11 @@ from ..function.private import LOCK, has_numbers, is_a_users, operator, self_tes
 from ..function.tensors import tensors
 from ..report import SEVERITIES, Report
 from ..trials.forward import NOT_EXAMINED
-from ..words import N_, _
+from ..words import _
 from .examined import EXAMINING, LEAST, OVER, SECONDS, examine_all
 from .found import NO_GRADIENT, Found, Visit, least
 
 MOST = 32  # patterns of one Function
-TRACED = N_("the inputs hold no numbers: a compiler traced the call")
 
 
 @dataclass
@@ -226,7 +225,7 @@ class Rounds:
         elif sum(p.kept is not None for p in patterns.values()) >= MOST:
             why = _("more than {n} patterns").format(n=MOST)
         elif not all(map(has_numbers, found)):
-            why = _(TRACED)
+            why = _("the inputs hold no numbers: a compiler traced the call")
         elif self.size + size > self.max_bytes:
             why = _("too large for max_bytes")
         else:

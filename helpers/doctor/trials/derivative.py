@@ -15,7 +15,7 @@ from ..function.isolation import CallError, forgiving
 from ..function.source import place_of, saving
 from ..function.tensors import as_vector
 from ..measure.comparison import Point, in_a_corner
-from ..measure.slopes import edges, is_large, screen
+from ..measure.slopes import Screening, edges, is_large
 from ..report import DRAWN, MEANT, NOT_COMPARED, POINTS, TEXTS, Change, note
 from ..words import N_, _, listed
 from .again import STATE_BETWEEN_CALLS
@@ -35,7 +35,6 @@ ESTIMATOR = note(
 RAISES = N_("forward raises near the given point, so that there are no differences")
 LARGE = N_("the inputs are large, or many")
 NOT_NEARBY = N_("near the given point, forward raises or is not finite")
-TOO_MANY = N_("another of many inputs is wrong, and was judged first")
 SMALL = 5000  # elements
 SEEDS, DIRECTIONS = 100, 4  # over which an estimator is averaged
 STAYS = 0.1  # of the square of its error, at most, in the mean; noise leaves 1 / SEEDS
@@ -121,7 +120,7 @@ def screened(exam, points):
         try:
             point = Point(subject, values, exam.dice)
             judge = functools.partial(
-                screen,
+                Screening,
                 subject.forward,
                 point.vjp,
                 values,
@@ -131,9 +130,10 @@ def screened(exam, points):
                 point.y0,
                 2 if here else 1,
             )
-            verdicts, doubts, factors = judge()
-            if doubts and here:
-                notes = judged_but_for_edges(judge, point, verdicts, doubts)
+            found = judge()
+            verdicts, factors = found.verdict, found.weights
+            if found.doubts and here:
+                notes = judged_but_for_edges(judge, point, verdicts, found.doubts)
         except CallError:
             if here:
                 raise
@@ -149,7 +149,7 @@ def screened(exam, points):
         count_judged(exam, verdicts)
         if here:
             point.limit = min(
-                point.limit, shared(calls_allowed(subject), len(doubts) or 1)[1]
+                point.limit, shared(calls_allowed(subject), len(found.doubts) or 1)[1]
             )
         if "unknown" in verdicts.values():
             break
@@ -164,8 +164,9 @@ def count_judged(exam, verdicts):
             judged.points += 1
             judged.order = 1
         else:
-            many = "unknown" in of_this
-            judged.why = _(TOO_MANY if many else NOT_COMPARED)
+            judged.why = _(NOT_COMPARED)
+            if "unknown" in of_this:
+                judged.why = _("another of many inputs is wrong, and was judged first")
 
 
 def judged_but_for_edges(judge, point, verdicts, doubts):
@@ -178,8 +179,7 @@ def judged_but_for_edges(judge, point, verdicts, doubts):
     found = {i: edges(point, i) for i in doubts}
     still = {i: mask for i, (mask, _) in found.items()}
     if any(mask.any() for mask in still.values()):
-        again, *_ = judge(still=still)
-        for pair, verdict in again.items():
+        for pair, verdict in judge(still=still).verdict.items():
             if verdict == "wrong" or verdicts[pair] == "unsure":
                 verdicts[pair] = verdict
     return [note for _, note in found.values()]

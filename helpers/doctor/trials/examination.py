@@ -30,12 +30,10 @@ except ImportError:  # it may be left out
     line = None
 
 
-CONSTANT = N_("it requires no gradient, and backward returns None for it")
 DONATED = N_(
     "it was compiled before, and gives away its memory in the backward pass: set "
     "torch._functorch.config.donated_buffer = False, or hand over what is compiled"
 )
-FAILS = N_("it requires no gradient, and the function fails once it does")
 
 
 # Errors of second order, or in the dtype that was given, or for one layout.
@@ -182,14 +180,16 @@ class Examination:
         for k in subject.frozen:
             chosen, x = subject.examined, subject.names[k]
             subject.choose(sorted([*chosen, k]))
-            grad, why = None, CONSTANT
+            grad, meant = None, True
+            why = _("it requires no gradient, and backward returns None for it")
             try:
                 grad = self.try_out()[subject.examined.index(k)]
             except CallError:
-                why = FAILS
+                meant = False
+                why = _("it requires no gradient, and the function fails once it does")
             if grad is None:
                 subject.choose(chosen)
-                self.not_judged(x, _(why), meant=why is CONSTANT)
+                self.not_judged(x, why, meant)
             else:
                 self.judged[x] = Judged(x)
         self.state.restore()

@@ -108,7 +108,6 @@ COARSE_SAVED = note(
     "What forward saves is {dtype}: errors of up to {percent} % do not show.",
 )
 TOO_COARSE_FROM = 1e-4  # the eps of float16 is 1e-3, that of bfloat16 8e-3
-WHY_COARSE = N_("numbers are too coarse for differences")
 TOO_COARSE = note(
     "too-coarse",
     "Numbers of {dtype} are too coarse for differences of forward, so the gradient was "
@@ -128,7 +127,7 @@ def precision_inside(exam):
     dtype = brief(dtype_of(max(subject.eps, exam.saved_coarsely)))
     if subject.eps > TOO_COARSE_FROM or exam.tolerance > 1:
         for x in subject.inputs:
-            exam.not_judged(x, _(WHY_COARSE))
+            exam.not_judged(x, _("numbers are too coarse for differences"))
         yield TOO_COARSE(dtype=dtype)
     elif exam.tolerance > 1e-3:
         yield COARSE_SAVED(dtype=dtype, percent=round(100 * exam.tolerance))

@@ -10,7 +10,7 @@ from ..function.tensors import Dice, as_vector, is_symmetric, largest
 from ..measure.comparison import Comparison, Point, WrongGradient
 from ..measure.slopes import KINK, WideSteps, agrees, is_large
 from ..report import brief, note
-from ..words import N_, _
+from ..words import N_, _, number
 from .forward import NOT_EXAMINED
 
 SYMMETRIC_ONLY = note(
@@ -25,7 +25,7 @@ COARSE_FORWARD = note(
 )
 EXACT = 5e-4  # of the output, at least; what moves in larger steps does so on purpose
 LONG = N_("element by element, that would take long")
-MEND_FIRST = N_("element by element, that would take long; mend this one")
+MORE = N_("{n} more gradient is"), N_("{n} more gradients are")
 
 
 class Judgement:
@@ -98,11 +98,7 @@ class Judgement:
         return COARSE_FORWARD(judged.input, size=brief(size))
 
     def say_what_is_left(self):
-        count = len(self.left)
-        several, one = _("{count} more gradients are"), _("{count} more gradient is")
-        what = several if count > 1 else one
-        why = _(MEND_FIRST if self.exam.faithful else LONG)
-        return NOT_EXAMINED(what=what.format(count=count), why=why)
+        return NOT_EXAMINED(what=number(len(self.left), MORE), why=_(LONG))
 
     def wrong_gradients(self):
         """{(i, o): `WrongGradient`} of what is wrong."""

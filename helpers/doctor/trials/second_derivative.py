@@ -15,7 +15,7 @@ from ..function.private import is_a_users
 from ..function.source import place_of, saving
 from ..function.subject import graph, name_of
 from ..function.tensors import Dice, as_vector, is_number, shaped
-from ..measure.slopes import screen
+from ..measure.slopes import Screening
 from ..report import error, note, warning
 from ..words import N_, _, listed
 from .examination import tolerance
@@ -140,7 +140,7 @@ def second_derivative(exam):
             yield from unrecorded
             return
         judge = functools.partial(
-            screen,
+            Screening,
             of.forward,
             of.vjp,
             of.values,
@@ -149,7 +149,7 @@ def second_derivative(exam):
             10 * tolerance(eps),
             floor=1e-9,
         )
-        verdicts = judge()[0]
+        verdicts = judge().verdict
         if eps > ROUGH_EPS:
             verdicts |= of.constant_though_they_move()
         count_second(exam, verdicts, of.which)
@@ -161,7 +161,7 @@ def second_derivative(exam):
         )
         return
     wrong = [pair for pair, verdict in verdicts.items() if verdict == "wrong"]
-    yield from accused(exam, of, wrong, lambda: "wrong" not in judge()[0].values())
+    yield from accused(exam, of, wrong, lambda: "wrong" not in judge().verdict.values())
 
 
 def not_recorded(grads):

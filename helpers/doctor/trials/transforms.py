@@ -146,10 +146,6 @@ VMAP_FAILS = error(
     "vmap-fails",
     "Under vmap, `{name}` fails on inputs that require a gradient, where {where}.",
 )
-BATCH = (
-    N_("there is a batch of {over}"),
-    N_("there is a batch of {over} only"),
-)  # of all, of some
 BY_HAND = N_(
     "the rule: in_dims says where each argument has its batch, or None if it has none"
 )
@@ -194,8 +190,6 @@ def over_batches(exam):
                 wrong = compared(exam, pairs, batched, dim, loop)
             except CallError as raised:
                 if to_blame(exam, raised):
-                    if dim == 0:
-                        where = _(BATCH[len(batched) < len(pairs)]).format(over=over)
                     x = subject.names[batched[0]]
                     yield told(subject, raised, VMAP_FAILS, x, where=where, **more)
                     return
