@@ -35,7 +35,7 @@ COVERS = {  # what a chapter is about, in code
     "09": "fullgraph=True",
     "10": "vmap(grad(f))",
     "11": "✗ transposed",
-    "12": "36 → 13",
+    "12": "recompute(f, x)",
     "13": "round′(x) = 1",
     "14": "all_reduce",
     "15": "61 µs → 9.7",
