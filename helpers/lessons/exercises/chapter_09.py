@@ -35,10 +35,8 @@ def _promises(attempt):
         (10, 3, 1, torch.float64),
         (11, 4, 2, torch.float32),
         (9, 2, 3, torch.int64),
-        (5, 5, 2, torch.float16),
         (1, 1, 1, torch.float32),
-        (301, 7, 4, torch.bool),
-        (8, 5, 5, torch.float64),
+        (8, 5, 5, torch.bool),
     ):
         template = _("for {n} elements of {dtype}, two apart, size {size}, step {step}")
         where = template.format(n=n, dtype=dtype, size=size, step=step)
@@ -58,16 +56,12 @@ def _promises(attempt):
 
 
 def _wrong_promise(given, shape, dtype):
-    if not isinstance(given, Tensor):
-        return wrong_outputs(given, torch.empty(()), what=_("the result"))
-    if tuple(given.shape) != shape:
-        template = _("it promises the shape {shape}, but the kernel makes {right}.")
-        return template.format(shape=tuple(given.shape), right=shape)
-    if given.dtype != dtype:
-        template = _(
-            "it promises {given}, but the kernel keeps the dtype of x, {right}."
-        )
-        return template.format(given=given.dtype, right=dtype)
+    numbers = torch.zeros(shape, dtype=dtype)
+    is_tensor = isinstance(given, Tensor)
+    zeros = torch.zeros_like(given, device="cpu") if is_tensor else given
+    wrong = wrong_outputs(zeros, numbers, what=_("the result"))
+    if wrong:
+        return wrong
     if given.device.type != "meta":
         return _(
             'x is on the device "meta" (a device without data, used to test the promise), but it '

@@ -7,7 +7,8 @@ from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import alike, copies, first_line
+from helpers.lessons.judge.numbers import alike, copies, first_line, near_miss
+from helpers.lessons.judge.properties import random
 from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import N_, _, at
 from helpers.lessons.memory import Alive
@@ -141,7 +142,6 @@ EXERCISE_2 = Exercise(
     stub="class TriangleSpike(Function): ...",
     wrong=[
         ({".clamp(min=0)": ""}, ", but 0 is right"),
-        ({"(1 - u.abs()).clamp(min=0)": "(1 - u).clamp(min=0)"}, "the gradient"),
         ({"grad_output * (1": "(1"}, "does not depend on grad_output"),
         (
             {
@@ -340,11 +340,8 @@ def reinforce(costs, log_probs):
 
 def _weights_each_draw(attempt):
     for n in (2, 3, 7):
-        generator = torch.Generator().manual_seed(n)
-        costs = torch.rand(n, generator=generator, dtype=torch.float64) + 1
-        costs = costs.requires_grad_()
-        log_probs = -torch.rand(n, generator=generator, dtype=torch.float64)
-        log_probs = log_probs.requires_grad_()
+        costs = (random(n).abs() + 1).requires_grad_()
+        log_probs = (-random(n, seed=1).abs()).requires_grad_()
         where = _("with {n} draws").format(n=n)
         given = attempt(costs, log_probs)
         if not isinstance(given, torch.Tensor) or given.shape:
@@ -357,30 +354,18 @@ def _weights_each_draw(attempt):
             yield at(where, _("no gradient reaches `log_probs`."))
         if to_costs is not None and to_costs.any():
             yield at(where, _("a gradient goes to `costs`, too."))
-        values = costs.detach().tolist()
-        others = [(sum(values) - value) / (n - 1) for value in values]
-        right = [(v - o) / n for v, o in zip(values, others, strict=True)]
-        right = torch.tensor(right, dtype=torch.float64)
-        mean = costs.detach().mean()
-        sentences = {
-            _("`costs` has no baseline."): costs.detach() / n,
-            _("the baseline of a draw contains its own cost."): (costs.detach() - mean)
+        values = costs.detach()
+        right = (values - (values.sum() - values) / (n - 1)) / n
+        misses = {
+            _("`costs` has no baseline."): values / n,
+            _("the baseline of a draw contains its own cost."): (values - values.mean())
             / n,
             _("it is the sum of the estimates, not their mean."): n * right,
             _("the sign is the other one."): -right,
         }
-        for sentence, value in sentences.items():
-            if not alike(value, right) and alike(to_log_probs, value):
-                yield at(where, sentence)
-        yield at(
-            where,
-            wrong_outputs(
-                to_log_probs,
-                right,
-                differentiable=False,
-                what=_("the gradient of `log_probs`"),
-            ),
-        )
+        yield at(where, near_miss(to_log_probs, right, misses))
+        what = _("the gradient of `log_probs`")
+        yield at(where, wrong_outputs(to_log_probs, right, what=what))
 
 
 EXERCISE_4 = Exercise(

@@ -268,7 +268,6 @@ EXERCISE_3 = Exercise(
             "each element",
         ),
         ({"torch.floor(": "torch.round("}, "on average"),
-        ({"torch.rand_like(x)": "torch.rand(())"}, "each element"),
         ({") * step": ")"}, "not a multiple of the step next to it"),
     ],
     properties=[_rounds],

@@ -99,12 +99,13 @@ def alike(given, right, within=1e-10):
     return True
 
 
-def near_miss(given, right, misses, otherwise, **gaps):
+def near_miss(given, right, misses, otherwise="", **gaps):
     """What is said of a value that is not `right`; None if it is.
 
     misses: {sentence: value, or a list of values}: the first one that it is instead
             says why
-    gaps:   of the sentences, and of `otherwise`, which is said of any other value
+    gaps:   of the sentences, and of `otherwise`, which is said of any other value; None
+            if nothing is
     """
     if alike(given, right):
         return None
@@ -112,7 +113,7 @@ def near_miss(given, right, misses, otherwise, **gaps):
         values = values if isinstance(values, list) else [values]
         if any(alike(given, value) for value in values):
             return sentence.format(**gaps)
-    return followed(
+    return otherwise and followed(
         otherwise.format(**gaps), _(NEARLY) if alike(given, right, 1e-5) else None
     )
 
