@@ -34,16 +34,10 @@ KNOWN = {}  # every Exercise made so far, by its number
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check says of an attempt: `mark` is one of ○ ✗ ✓, `message` is why.
-
-    It is true if the attempt is right.
-    """
+    """What a check says of an attempt: `mark` is one of ○ ✗ ✓, `message` is why."""
 
     mark: str
     message: str
-
-    def __bool__(self):
-        return self.mark == RIGHT
 
 
 @dataclass(repr=False, kw_only=True)
@@ -235,11 +229,9 @@ def _with_doctor(explained, given):
     return wrong if everywhere else at(where, wrong)
 
 
-def exercises(chapter="*"):
-    """The exercises of the course, or of one chapter, such as "02", in order."""
-    for path in sorted(
-        (Path(__file__).parent / "exercises").glob(f"chapter_{chapter}.py")
-    ):
+def exercises():
+    """The exercises of the course, in order."""
+    for path in sorted((Path(__file__).parent / "exercises").glob("chapter_*.py")):
         module = importlib.import_module(f"helpers.lessons.exercises.{path.stem}")
         yield from [
             value for value in vars(module).values() if isinstance(value, Exercise)
@@ -256,15 +248,9 @@ def exercise(number):
     if not isinstance(number, str):
         raise ValueError(f'number must be a string such as "2.1", got {number!r}')
     wanted = number.strip().replace(",", ".")
-    chapter = wanted.partition(".")[0].zfill(2)
-    course = {
-        known.number: known
-        for known in exercises(chapter if chapter.isdigit() else "*")
-    }
-    known = KNOWN | course  # nothing takes a number of the course's
+    # Nothing takes a number of the course's.
+    known = KNOWN | {given.number: given for given in exercises()}
     if wanted not in known:
-        course = {known.number: known for known in exercises()}
-        known = course | KNOWN  # in the course's order
         raise ValueError(f"number must be one of {', '.join(known)}; got {number!r}")
     record(wanted)
     return known[wanted]
