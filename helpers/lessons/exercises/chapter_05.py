@@ -131,7 +131,7 @@ def _multiplies(attempt):
             )
             wrong = _("it raises: {error}").format(error=str(error))
             yield at(where, followed(wrong, why if asks else None))
-        if torch.is_tensor(given) and alike(given, right + gradient):
+        if alike(given, right + gradient):
             yield at(
                 where, _("it is H·v plus ∇f: the first gradient is still in x.grad.")
             )

@@ -241,8 +241,7 @@ def _as_autograd_says(attempt):
                     each[g::groups].sum(0),
                 ],
             }
-            if isinstance(given, torch.Tensor):
-                yield at(where, near_miss(given, right, misses))
+            yield at(where, near_miss(given, right, misses))
             yield at(where, wrong_outputs(given, right, what=_("the output")))
 
 

@@ -52,14 +52,13 @@ def _promises(attempt):
                     message=message
                 ),
             )
-        yield at(where, _wrong_promise(given, ((n - size) // step + 1, size), dtype))
+        shape = (n - size) // step + 1, size
+        right = torch.empty(shape, dtype=dtype, device="meta")
+        yield at(where, _wrong_promise(given, right))
 
 
-def _wrong_promise(given, shape, dtype):
-    numbers = torch.zeros(shape, dtype=dtype)
-    is_tensor = isinstance(given, Tensor)
-    zeros = torch.zeros_like(given, device="cpu") if is_tensor else given
-    wrong = wrong_outputs(zeros, numbers, what=_("the result"))
+def _wrong_promise(given, right):
+    wrong = wrong_outputs(given, right, what=_("the result"), numbers=False)
     if wrong:
         return wrong
     if given.device.type != "meta":
@@ -71,7 +70,7 @@ def _wrong_promise(given, shape, dtype):
         return _(
             "it promises the strides {stride}, but the kernel's result is "
             "contiguous, with strides {right}."
-        ).format(stride=given.stride(), right=(shape[1], 1))
+        ).format(stride=given.stride(), right=right.stride())
     return None
 
 

@@ -192,7 +192,6 @@ OTHERS = (
     SMALL,
     LARGE,
     MIXED,
-    torch.tensor([0.01, 3.0]),
     torch.tensor([0.5, 9.0]).half(),
 )
 NEGATIVE = torch.tensor([-2.0], dtype=torch.float64)  # no root: the steps never settle
@@ -265,8 +264,7 @@ def _is_the_root(attempt):
         of = _("of {value}, {dtype}").format(value=a.tolist(), dtype=a.dtype)
         (leaf,) = copies([a])
         given, right = attempt.apply(leaf), a.sqrt()
-        if given.shape != right.shape or given.dtype != right.dtype:
-            yield at(of, wrong_outputs(given, right))
+        yield at(of, wrong_outputs(given, right, differentiable=False, numbers=False))
         (slope,) = torch.autograd.grad(given.sum(), leaf)
         for template, one, other in (
             (HOW[0], given, right),

@@ -358,7 +358,6 @@ def _wrong_programs(schema):
                     "Which argument does the new schema want that the file lacks, or "
                     "has elsewhere?"
                 ).format(name=name)
-                return
         if not torch.equal(given, expected):
             yield _(
                 "a program saved with {name} runs, and gives {given} instead of "

@@ -71,7 +71,6 @@ def _counts(attempt):
             yield _("{where} it raises {error}").format(
                 where=where, error=raised(error)
             )
-            return
         if not isinstance(products, attempt):
             yield _("`with Products() as products` must give the mode itself.")
         if not isinstance(given, Tensor) or not torch.equal(given, expected):
@@ -175,7 +174,6 @@ def _multiplies(attempt):
                 given = function(attempt(u, v))
         except Exception as error:
             yield _("`{name}` raises {error}").format(name=name, error=raised(error))
-            return
         expected = function(dense)
         yield wrong_outputs(given, expected, what=f"`{name}`")
         if largest.numbers >= dense.numel():

@@ -6,6 +6,7 @@ from torch.autograd import Function, grad
 from torch.autograd.function import once_differentiable
 
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import alike, changed_in_place, copies, near_miss
 from helpers.lessons.judge.properties import each, keeps_only, random
 from helpers.lessons.judge.variations import Inputs
@@ -44,23 +45,14 @@ def _merges(attempt, scores):
     pieces = [_piece(scores[:, s], value[s]) for s in (slice(3), slice(3, 8))]
     given = [copies(piece) for piece in pieces]
     result = attempt(*given)
-    if not (isinstance(result, (tuple, list)) and len(result) == 3):
-        kind = type(result).__name__
-        yield _("it must return the three tensors (m, z, o), got a {kind}.").format(
-            kind=kind
-        )
-    for name, tensor, right in zip("mzo", result, _piece(scores, value), strict=True):
-        if not torch.is_tensor(tensor) or tensor.shape != right.shape:
-            shape = tuple(right.shape)
-            yield _("`{name}` must be a tensor of shape {shape}.").format(
-                name=name, shape=shape
-            )
+    result = tuple(result) if isinstance(result, list) else result
+    right_m, right_z, right_o = right = _piece(scores, value)
+    yield wrong_outputs(result, right, differentiable=False, numbers=False)
     for piece, before in zip(given, pieces, strict=True):
         pairs = zip(piece, before, strict=True)
         names = "m of a piece", "z of a piece", "o of a piece"
         yield changed_in_place(**dict(zip(names, pairs, strict=True)))
     m, z, o = result
-    right_m, right_z, right_o = _piece(scores, value)
     if not alike(m, right_m):
         yield _("`m` is not the largest score of both pieces.")
     (m1, z1, o1), (m2, z2, o2) = pieces

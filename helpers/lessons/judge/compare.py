@@ -101,13 +101,14 @@ def _changed(mine, inputs):
     )
 
 
-def wrong_outputs(outputs, expected, differentiable=True, what=None):
+def wrong_outputs(outputs, expected, differentiable=True, what=None, numbers=True):
     """How outputs differ from those that are expected, or None.
 
     outputs, expected: tensors, or tuples of them
     differentiable:    False if it does not matter whether they require a gradient
     what:              what a single one is called, such as "the gradient"; "the output"
                        of `forward`, if it is not said
+    numbers:           False if only kinds, shapes and dtypes count
     """
     if outputs is None and what:
         return _("it returns None. Is a `return` missing?")
@@ -152,7 +153,7 @@ def wrong_outputs(outputs, expected, differentiable=True, what=None):
             return _("{which} is {given}, but {right} is right.").format(
                 which=which, **dtypes
             )
-        worst = largest_difference(value, right)
+        worst = numbers and largest_difference(value, right)
         if worst:
             sentence = _("{what} is {given}{place}, but {right} is right.")
             where = "" if what else _("`forward`")
