@@ -248,7 +248,7 @@ def test_what_is_no_answer_at_all_gets_a_sentence():
     assert given.judge(3).message == a_class.format("Square") + " of type int."
     assert a_class.format("Square") in given.judge(given.reference.apply).message
     legacy = EXERCISES["1.2"].judge(EXERCISES["1.2"].reference(0, 1)).message
-    assert "the class Transpose itself, not its instance or a result" in legacy
+    assert a_class.format("Transpose") in legacy
     assert "must derive from torch.autograd.Function" in given.judge(int).message
     assert "give check the function itself" in EXERCISES["5.2"].judge(3).message
     operator = EXERCISES["9.2"].reference()

@@ -62,11 +62,9 @@ def _runs(source):
         yield _compiler_says(error, cell)
     for channels, height, width, K, threads in [
         (1, 4, 5, 1, 32),
-        (1, 4, 5, 3, 32),
         (3, 5, 4, 5, 32),
         (2, 3, 4, 2, 32),
         (2, 6, 7, 9, 5),
-        (3, 20, 23, 3, 64),
         (1, 260, 257, 1, 256),
         (0, 2, 3, 3, 32),
         (5, 1, 1, 4, 1),
@@ -287,11 +285,8 @@ def _as_unfold_says(attempt):
         (3, 5, 7, 1, 0, 1),
         (3, 5, 7, 1, 1, 1),
         (3, 5, 7, 2, 1, 1),
-        (3, 5, 7, 1, 2, 2),
         (3, 5, 7, 3, 2, 2),
-        (5, 9, 6, 2, 3, 1),
         (2, 11, 8, 4, 0, 3),
-        (1, 4, 3, 2, 1, 1),
     ]:
         # A picture whose pixels are their own numbers, found again by PyTorch's unfold.
         numbers = torch.arange(1.0, 1 + height * width).view(1, 1, height, width)

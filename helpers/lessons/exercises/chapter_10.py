@@ -42,12 +42,6 @@ def _under(like, tensors, *names):
     return sentences
 
 
-def _differs(given, right, what=""):
-    """How a result differs from the right one; None if it does not."""
-    what = what or _("the output")
-    return wrong_outputs(given, right, differentiable=False, what=what)
-
-
 class Squash(Function):
     generate_vmap_rule = True
 
@@ -144,7 +138,8 @@ def _goes_forward(attempt):
     except Exception as error:
         yield _("in forward mode it raises {message}").format(message=raised(error))
     right = jvp(torch.mul, tensors, tensors[::-1])[1]
-    wrong = _differs(slope, right, what=_("the tangent of the output"))
+    what = _("the tangent of the output")
+    wrong = wrong_outputs(slope, right, differentiable=False, what=what)
     yield at(_("in forward mode"), wrong)
     small = SQUARE[:2]
     for outer, inner in ((jacfwd, jacrev), (jacrev, jacfwd)):
@@ -350,7 +345,8 @@ def _unlike(f, rule, batches, where):
         return _("{place} it raises {message}").format(
             place=where, message=raised(error)
         )
-    wrong = _differs(given, right)
+    what = _("the output")
+    wrong = wrong_outputs(given, right, differentiable=False, what=what)
     return wrong and f"{where} {wrong}"
 
 

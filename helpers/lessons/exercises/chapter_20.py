@@ -261,13 +261,6 @@ EXERCISE_3 = Exercise(
             },
             "is silently wrong",
         ),
-        (
-            {
-                "ctx.save_for_backward(x)": "ctx.x = x",
-                "(x,) = ctx.saved_tensors": "x = ctx.x",
-            },
-            "`ctx.x`",
-        ),
     ],
     like=lambda x, temperature: F.log_softmax(x / temperature, -1),
     inputs=(Inputs(shapes="N D", constants=((0.5,), (3.0,)), names="temperature"),),
