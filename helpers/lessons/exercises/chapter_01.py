@@ -27,16 +27,14 @@ def _is_legacy(attempt):
             "it does not derive from Function: `from helpers.ops.legacy import "
             "Function`."
         )
-    arguments = {"forward": "x", "backward": "grad_output"}
-    for name, argument in arguments.items():
-        if isinstance(inspect.getattr_static(attempt, name), staticmethod):
+    for name, argument in {"forward": "x", "backward": "grad_output"}.items():
+        method = inspect.getattr_static(attempt, name)
+        if isinstance(method, staticmethod):
             yield _(
                 "`{name}` is a static method, as it is today. In 2017 {name} took "
                 "(self, {argument}), and arguments that were not tensors went to "
                 "`__init__`."
             ).format(name=name, argument=argument)
-    for name in arguments:
-        method = inspect.getattr_static(attempt, name)
         if method is getattr(Function, name):
             yield _(
                 "it has no method `{name}`, nor inherits one. Look at spelling and "

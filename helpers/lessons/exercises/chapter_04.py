@@ -9,7 +9,6 @@ from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import _
 from helpers.lessons.memory import Alive
 
-SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
 FAR = torch.tensor(
     [[1000.0, 999.0], [-1000.0, -1001.0], [-1000.0, 1000.0]], dtype=torch.float64
 )
@@ -83,7 +82,7 @@ class LogSumExp(Function):
 
 def _is_written_by_hand(attempt):
     with Alive() as alive:
-        attempt.apply(SAMPLE)
+        attempt.apply(random(2, 3))
     if "logsumexp" in alive.operations:
         yield _("torch.logsumexp computes it. Write it yourself.")
 

@@ -13,7 +13,7 @@ from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import _, at, followed
 from helpers.lessons.torch_messages import raised
 
-SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
+SAMPLE = random(2, 3, seed=1)
 SQUARE = random(3, 3)  # so that a batch and a sample can be mistaken for each other
 
 

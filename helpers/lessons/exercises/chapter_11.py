@@ -391,7 +391,6 @@ EXERCISE_6 = Exercise(
         ({'"RowMax": "accept"': '"RowMax": "double-backward-refused"'}, "`RowMax` is rejected, but"),
         ({"grad-output-layout": "layout"}, "for another reason"),
     ],
-    doctor=False,
     properties=[_reviewed],
     success="two are right. `RowMax` refuses a second derivative openly, which is no error.",
     hints=(

@@ -342,9 +342,7 @@ def _weights_each_draw(attempt):
         log_probs = (-random(n, seed=1).abs()).requires_grad_()
         where = _("with {n} draws").format(n=n)
         given = attempt(costs, log_probs)
-        if not isinstance(given, torch.Tensor) or given.shape:
-            yield _("return one number, a tensor without dimensions.")
-            return
+        yield wrong_outputs(given, costs.sum(), what=_("the result"), numbers=False)
         to_costs, to_log_probs = torch.autograd.grad(
             given, (costs, log_probs), allow_unused=True
         )
@@ -383,7 +381,6 @@ EXERCISE_4 = Exercise(
         ({".mean()": ".sum()"}, "the sum of the estimates"),
         ({"costs - others": "others - costs"}, "the sign is the other one"),
     ],
-    doctor=False,
     properties=[_weights_each_draw],
     success="the baseline takes away most of the spread, and no draw is its own baseline, "
     "so the mean stays right.",

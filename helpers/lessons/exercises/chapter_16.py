@@ -60,16 +60,12 @@ def _complete(pyproject):
     for file in WANTED:
         if file not in packed:
             kind = "package-data" if file != WANTED[0] else "packages"
-            template = _("the wheel lacks `{file}`. Look at {kind}.")
-            if packed:
-                template = _(
-                    "the wheel lacks `{file}`; it holds {packed}. Look at {kind}."
-                )
+            template = _("the wheel lacks `{file}`; it holds {packed}. Look at {kind}.")
             hint = _(
                 "A key is what you import; a pattern is relative to that package's "
                 "folder."
             )
-            names = ", ".join(f"`{name}`" for name in packed)
+            names = ", ".join(f"`{name}`" for name in packed) or _("nothing")
             wrong = template.format(file=file, packed=names, kind=kind)
             yield followed(wrong, hint if "data" in kind else None)
     if strange:

@@ -101,7 +101,6 @@ EXERCISE_1 = Exercise(
         ),
         ({"TorchDispatchMode": "torch.overrides.TorchFunctionMode"}, "below autograd"),
     ],
-    doctor=False,
     kind=[_is_mode],
     properties=[_counts],
     success="it counts the products of both passes: one of a linear layer in "
@@ -235,7 +234,6 @@ EXERCISE_2 = Exercise(
             "raises no error",
         ),
     ],
-    doctor=False,
     properties=[_multiplies, _refuses],
     success="right on both sides, and no tensor is larger than its operands and "
     "results.",
@@ -313,7 +311,6 @@ EXERCISE_3 = Exercise(
             "it moves to other numbers",
         ),
     ],
-    doctor=False,
     properties=[_moves],
     success="the numbers moved in place, and `d` is what it returns.",
     hints=(
