@@ -5,7 +5,6 @@ The exercises of the course, each with a check, hints and a solution.
 
 import html
 import importlib
-import inspect
 import re
 import sys
 import textwrap
@@ -47,7 +46,7 @@ class Exercise:
 
     number:      "2.1" is the first of chapter 02
     reference:   a right answer: a class or function, whose source `solution()` shows,
-                 or a value
+                 or a string
     stub:        what the notebook's cell holds before anyone touched it, without the
                  check; or {old: new}, what to change in the source of the reference to
                  get it
@@ -103,7 +102,8 @@ class Exercise:
         try:
             self.needs()
         except Exception as error:
-            return _not_checked(str(error))
+            said = _("it cannot be checked here: {error}").format(error=error)
+            return Verdict(NOT_ATTEMPTED, said)
         try:
             wrong = next(filter(None, self._sentences(attempt)), None)
         except Exception as error:
@@ -154,10 +154,8 @@ class Exercise:
 
         Raises ValueError if an old text does not occur.
         """
-        has_source = inspect.isclass(self.reference) or inspect.isfunction(
-            self.reference
-        )
-        source = source_of(self.reference) if has_source else str(self.reference)
+        is_text = isinstance(self.reference, str)
+        source = self.reference if is_text else source_of(self.reference)
         try:
             return edited(source, edits or {})
         except ValueError as error:
@@ -213,12 +211,6 @@ class Exercise:
         for given in self.inputs:
             compared = partial(silently_wrong, order=self.order)
             yield from caught(compared, function, self.like, given)
-
-
-def _not_checked(error):
-    return Verdict(
-        NOT_ATTEMPTED, _("it cannot be checked here: {error}").format(error=error)
-    )
 
 
 def _with_doctor(explained, given):

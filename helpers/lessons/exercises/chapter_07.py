@@ -10,7 +10,12 @@ import torch.nn.functional as F
 from helpers.lessons.cuda_on_cpu import emulator
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import alike, changed_in_place, near_miss
+from helpers.lessons.judge.numbers import (
+    alike,
+    changed_in_place,
+    near_miss,
+    wrong_element,
+)
 from helpers.lessons.judge.properties import random, with_zeros
 from helpers.lessons.language import _, at, followed
 from helpers.lessons.native import c_and_cpp
@@ -91,24 +96,15 @@ def _runs(source):
             continue
         padded = F.pad(x[None], [K // 2, (K - 1) // 2] * 2)
         expected = F.conv2d(padded, weight[:, None], groups=channels)[0]
-        if not alike(y, expected, 1e-4):
-            c, row, column = torch.unravel_index((y - expected).abs().argmax(), y.shape)
-            numbers = _(
-                "y[{c}, {row}, {column}] is {given:.4g}, but {right:.4g} is right."
-            ).format(
-                c=c,
-                row=row,
-                column=column,
-                given=y[c, row, column],
-                right=expected[c, row, column],
-            )
+        wrong = wrong_element("y", y, expected, 1e-4)
+        if wrong:
             of_first = F.conv2d(padded[:, :1], weight[:, None])[0]
             hint = None
             if re.search(r"\bfloat\s+\w+\s*;", code):
                 hint = _("A variable that nobody set holds any number: begin at 0.")
             elif alike(y, of_first, 1e-4):
                 hint = _("It reads channel 0 of `x` for every channel.")
-            yield at(where, followed(numbers, hint))
+            yield at(where, followed(wrong, hint))
 
 
 def _compiler_says(error, cell):

@@ -11,7 +11,7 @@ import torch
 
 from helpers.lessons.cuda_on_cpu import emulator, every_architecture
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.numbers import alike
+from helpers.lessons.judge.numbers import wrong_element
 from helpers.lessons.judge.properties import each, with_zeros
 from helpers.lessons.language import N_, _, at, followed
 from helpers.lessons.native import c_and_cpp
@@ -44,16 +44,8 @@ def _sizes():
 
 
 def _as_counted(attempt, K, channels, rows):
-    # Which pixels and weights, one by one, as the thread of the exercise meets them.
-    window = {
-        (c, r + i, j)
-        for c in range(channels)
-        for r in range(rows)
-        for i in range(K)
-        for j in range(K)
-    }
-    inputs, weights = len(window), K * K * rows
-    expected = inputs + weights, weights * channels
+    expected = loads_and_multiply_adds(K, channels, rows)
+    weights = K * K * rows
     given = attempt(K, channels, rows)
     given = given.tolist() if hasattr(given, "tolist") else given
     pair = isinstance(given, (tuple, list)) and len(given) == 2
@@ -71,7 +63,12 @@ def _as_counted(attempt, K, channels, rows):
         yield _(
             "{given} loads, but it makes {expected}, {inputs} of the input and "
             "{weights} of the weight."
-        ).format(given=loads, expected=expected[0], inputs=inputs, weights=weights)
+        ).format(
+            given=loads,
+            expected=expected[0],
+            inputs=expected[0] - weights,
+            weights=weights,
+        )
 
 
 def _refused(error, where, *more):
@@ -204,12 +201,7 @@ def _loads_once(source):
             once = _(ONCE) if error.fault == emulator.Fault.WRITTEN_TWICE else None
             yield _refused(error, where, once)
         expected = _in_one_dimension(x.double(), weight.double()).float()
-        wrong = (arrays["y"] - expected).abs().nan_to_num(torch.inf)
-        if (wrong > 1e-4).any():
-            c, i = divmod(int(wrong.argmax()), n)
-            got = arrays["y"][c, i]
-            template = _("y[{c}, {i}] is {got:.4g}, but {expected:.4g} is right.")
-            yield at(where, template.format(c=c, i=i, got=got, expected=expected[c, i]))
+        yield at(where, wrong_element("y", arrays["y"], expected, 1e-4))
         reads = [name for action, name, where in did if action == "read"]
         if channels > 1 and "__shared__" in reads:
             yield at(
@@ -360,15 +352,9 @@ def _runs_in_triton(attempt):
         if (given == UNWRITTEN).any():
             i = int((given == UNWRITTEN).int().argmax())
             yield at(where, _("y[{i}] is not written.").format(i=i))
-        if not alike(given, expected, 1e-5):
-            i = int((given - expected).abs().argmax())
-            template = _("y[{i}] is {given:.4g}, but {right:.4g} is right.")
-            if given[i].isnan():
-                template = _(
-                    "y[{i}] is {given:.4g}, but {right:.4g} is right: a load whose "
-                    "mask leaves an element out needs `other`."
-                )
-            yield at(where, template.format(i=i, given=given[i], right=expected[i]))
+        wrong = wrong_element("y", given, expected, 1e-5)
+        other = _("A load whose mask leaves an element out needs `other`.")
+        yield at(where, followed(wrong, other if given.isnan().any() else None))
 
 
 EXERCISE_3 = Exercise(

@@ -99,6 +99,17 @@ def alike(given, right, within=1e-10):
     return True
 
 
+def wrong_element(name, given, right, within):
+    """ "y[1, 2] is …, but … is right." for the element that is most wrong, or None."""
+    if alike(given, right, within):
+        return None
+    worst = (given - right).abs().nan_to_num(torch.inf).argmax()
+    place = [int(i) for i in torch.unravel_index(worst, right.shape)]
+    one, other = (f"{numbers.flatten()[worst]:.4g}" for numbers in (given, right))
+    said = _("{name}{place} is {given}, but {right} is right.")
+    return said.format(name=name, place=place, given=one, right=other)
+
+
 def near_miss(given, right, misses, otherwise="", **gaps):
     """What is said of a value that is not `right`; None if it is.
 
