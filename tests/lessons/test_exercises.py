@@ -106,9 +106,7 @@ def test_solution_is_accepted(number, given):
 def test_wrong_attempts_are_answered_as_promised(number, given, monkeypatch):
     monkeypatch.setattr(c_and_cpp, "PROCESSOR_SECONDS", 1.0)  # of loops that do not end
     monkeypatch.setattr(variations_of_processes, "PROCESSOR_SECONDS", 2.0)
-    assert 3 <= len(given.wrong) <= 6, (
-        "write three to five wrong attempts (12.1 has six)"
-    )
+    assert 3 <= len(given.wrong) <= 5, "write three to five wrong attempts"
     spoke = set()
     for field in ("kind", "properties"):
         monkeypatch.setattr(

@@ -8,7 +8,7 @@ import torch
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import explain_difference, find_difference
-from helpers.lessons.judge.numbers import first_line
+from helpers.lessons.judge.numbers import raises
 from helpers.lessons.judge.properties import instances_apart, keeps_only, random
 from helpers.lessons.judge.variations import Inputs, caught
 from helpers.lessons.language import N_, _, at
@@ -65,10 +65,7 @@ def _wrong_instance(attempt, arguments, like, x):
     try:
         attempt(*arguments)
     except Exception as error:
-        kind, message = type(error).__name__, first_line(error).rstrip(".")
-        return _("the constructor raises {kind}: {message}.").format(
-            kind=kind, message=message
-        )
+        return raises(error, _("the constructor raises {kind}: {message}."))
     with contextlib.suppress(Exception):  # What raises is said below
         output = attempt(*arguments)(x.clone().requires_grad_())
         # Before the engine casts it.

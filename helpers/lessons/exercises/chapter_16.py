@@ -327,8 +327,8 @@ def _keeps_programs_right(schema):
             "does not."
         )
     scale = {a.name: a for a in parsed.arguments}.get("scale")
-    kind = scale and re.search(r"(\S+)\s+scale\b", schema)[1].lstrip("(")
-    if scale and str(scale.type) not in FACTORS:
+    kind = scale and str(scale.type)
+    if scale and kind not in FACTORS:
         yield _("`scale` is a factor, any number, and here it is `{kind}`.").format(
             kind=kind
         )

@@ -41,16 +41,13 @@ def explain_difference(attempt, like, inputs, order=1, faithful=True, adapted=No
     """
     theirs, mine = copies(inputs), copies(inputs)
     expected = like(*theirs)
+    raised = wrong = None
     try:
         outputs = attempt(*mine)
     except Exception as error:
-        outputs = error
-    raised = outputs if isinstance(outputs, Exception) else None
-    wrong = (
-        None
-        if raised
-        else _unfilled(attempt, inputs) or wrong_outputs(outputs, expected)
-    )
+        raised = error
+    else:
+        wrong = _unfilled(attempt, inputs) or wrong_outputs(outputs, expected)
     if wrong:
         too = (
             _("It changes an input in place, too.") if _changed(mine, inputs) else None
