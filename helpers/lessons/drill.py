@@ -8,41 +8,28 @@ import torch
 
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import raises
+from helpers.lessons.judge.properties import random
 from helpers.lessons.judge.surroundings import usual_settings
 from helpers.lessons.language import N_, _, at, followed
 
 
-def backward_of(forward, *shapes, keeps=False):
-    """Cases: for an `x` of each shape, a `grad_output`, and the gradient of `x` that
-    autograd computes. keeps: True if the line is given `x`, too; "y" if `y`.
-    """
-    for shape in shapes:
-        generator = torch.Generator().manual_seed(len(shape))
-        x = torch.randn(shape, generator=generator, dtype=torch.float64)
-        y = forward(x.requires_grad_())
-        g = torch.randn(y.shape, generator=generator, dtype=y.dtype)
-        (expected,) = torch.autograd.grad(y, x, g)
-        kept = {False: (), True: (x.detach(),), "y": (y.detach(),)}[keeps]
-        yield (g, *kept), expected
+def backward_of(forward, *shapes, output=False):
+    """One case: `grad_output` and the arguments of `forward`, of these shapes; and the
+    gradient of the last of them that autograd computes.
 
-
-def _of_cube_root(*shapes):
-    """Cases: a gradient of `z` and `z` itself, the cube root, and the gradient of its
-    cube.
+    output: True if the line is given the output in place of the arguments
     """
-    for shape in shapes:
-        generator = torch.Generator().manual_seed(len(shape))
-        a = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5
-        z = a.requires_grad_() ** (1 / 3)
-        g = torch.randn(shape, generator=generator, dtype=torch.float64)
-        yield (g, z.detach()), torch.autograd.grad(z, a, g)[0]
+    *others, last = (random(*shape, seed=k) for k, shape in enumerate(shapes))
+    y = forward(*others, last.requires_grad_())
+    g = random(*y.shape, seed=len(shapes))
+    given = [y.detach()] if output else [*others, last.detach()]
+    yield (g, *given), torch.autograd.grad(y, last, g)[0]
 
 
 def tangent_of(forward, *shapes):
     """Cases: for an `x` of each shape, a tangent, and the tangent of the output."""
     for shape in shapes:
-        generator = torch.Generator().manual_seed(len(shape))
-        x, tangent = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
+        x, tangent = random(2, *shape)
         yield (x, tangent), torch.func.jvp(forward, (x,), (tangent,))[1]
 
 
@@ -52,19 +39,6 @@ def jacobian_of(forward, size):
     for i in range(size):
         for j in range(size):
             yield (i, j), jacobian[i, j]
-
-
-def gradient_of_the_last(forward, *shapes):
-    """One case: `grad_output` and the arguments of `forward`, of these shapes; and the
-    gradient of the last of them that autograd computes.
-    """
-    generator = torch.Generator().manual_seed(len(shapes))
-    *others, last = (
-        torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes
-    )
-    y = forward(*others, last.requires_grad_())
-    g = torch.randn(y.shape, generator=generator, dtype=y.dtype)
-    yield (g, *others, last.detach()), torch.autograd.grad(y, last, g)[0]
 
 
 @dataclass(frozen=True)
@@ -110,10 +84,6 @@ class Drill:
         """Print the verdict on a learner's lambda."""
         print(self.verdict(line))
 
-    def solution(self):
-        """Print a right line, and why it is right."""
-        print(f"{self.answer}\n{_(self.why)}")
-
     def _known(self, line):
         inputs = [arguments for arguments, _expected in self.cases()]
         given = [_called(line, arguments) for arguments in inputs]
@@ -149,14 +119,14 @@ def _called(line, arguments):
 _DRILLS = (
     Drill(
         "1.a",
-        lambda: gradient_of_the_last(lambda w, x: x * w + x, (3,), (3,)),
+        lambda: backward_of(lambda w, x: x * w + x, (3,), (3,)),
         "lambda g, w: g * w + g",
         {"lambda g, w: g * w": N_("Two edges lead to `x`.")},
         N_("each of the two edges brings a contribution."),
     ),
     Drill(
         "1.b",
-        lambda: gradient_of_the_last(lambda x: x.sum(), (2, 3)),
+        lambda: backward_of(lambda x: x.sum(), (2, 3)),
         "lambda g, x: g * torch.ones_like(x)",
         {
             "lambda g, x: g": N_("Each element of `x` gets a gradient."),
@@ -166,7 +136,7 @@ _DRILLS = (
     ),
     Drill(
         "2.a",
-        lambda: gradient_of_the_last(lambda X, W: X @ W.T, (4, 3), (2, 3)),
+        lambda: backward_of(lambda X, W: X @ W.T, (4, 3), (2, 3)),
         "lambda G, X: G.T @ X",
         {"lambda G, X: X.T @ G": N_("`W` has a row for each output.")},
         N_("each element is a sum over the rows of the batch."),
@@ -185,14 +155,14 @@ _DRILLS = (
     ),
     Drill(
         "3.a",
-        lambda: backward_of(lambda x: x.flip(0), (3,), (4, 2)),
+        lambda: backward_of(lambda x: x.flip(0), (4, 2)),
         "lambda g: g.flip(0)",
         {"lambda g: g": N_("Each element of `x` went to another place.")},
         N_("a flip is its own inverse, and its own backward."),
     ),
     Drill(
         "3.b",
-        lambda: backward_of(lambda x: x.roll(1, 0), (3,), (4, 2)),
+        lambda: backward_of(lambda x: x.roll(1, 0), (4, 2)),
         "lambda g: g.roll(-1, 0)",
         {"lambda g: g.roll(1, 0)": N_("That goes on in the same direction.")},
         N_("what went forward by one comes back by one."),
@@ -211,7 +181,7 @@ _DRILLS = (
     ),
     Drill(
         "4.a",
-        lambda: backward_of(lambda x: 1 / x, (3,), keeps="y"),
+        lambda: backward_of(lambda x: 1 / x, (3,), output=True),
         "lambda g, y: -g * y**2",
         {
             "lambda g, y: -g / y**2": N_("`y` is 1 / x already."),
@@ -221,14 +191,14 @@ _DRILLS = (
     ),
     Drill(
         "4.b",
-        lambda: backward_of(torch.expm1, (3,), keeps="y"),
+        lambda: backward_of(torch.expm1, (3,), output=True),
         "lambda g, y: g * (y + 1)",
         {"lambda g, y: g * y": N_("The derivative is exp(x), not exp(x) - 1.")},
         N_("exp(x) is `y + 1`."),
     ),
     Drill(
         "5.a",
-        lambda: gradient_of_the_last(lambda x: 3 * x**2, (3,)),
+        lambda: backward_of(lambda x: 3 * x**2, (3,)),
         "lambda v, x: 6 * x * v",
         {
             "lambda v, x: 3 * x**2 * v": N_("That is the gradient, times `v`."),
@@ -238,7 +208,7 @@ _DRILLS = (
     ),
     Drill(
         "5.b",
-        lambda: gradient_of_the_last(lambda g, x: g * torch.cos(x), (3,), (3,)),
+        lambda: backward_of(lambda g, x: g * torch.cos(x), (3,), (3,)),
         "lambda h, g, x: -h * g * torch.sin(x)",
         {
             "lambda h, g, x: h * torch.cos(x)": N_("That is what reaches `g`."),
@@ -251,7 +221,7 @@ _DRILLS = (
     ),
     Drill(
         "6.a",
-        lambda: gradient_of_the_last(lambda x, s: s * x, (4, 3), (3,)),
+        lambda: backward_of(lambda x, s: s * x, (4, 3), (3,)),
         "lambda g, x: (g * x).sum(0)",
         {
             "lambda g, x: g.sum(0)": N_("The derivative of `s * x` for `s` is `x`."),
@@ -261,7 +231,7 @@ _DRILLS = (
     ),
     Drill(
         "6.b",
-        lambda: gradient_of_the_last(lambda x, w: w * (w * x), (3,), (3,)),
+        lambda: backward_of(lambda x, w: w * (w * x), (3,), (3,)),
         "lambda g, x, w: 2 * g * w * x",
         {"lambda g, x, w: g * w * x": N_("`w` was used in two places.")},
         N_("a weight in two places gets the sum of two gradients."),
@@ -304,7 +274,7 @@ _DRILLS = (
     ),
     Drill(
         "13.a",
-        lambda: backward_of(torch.nn.functional.hardtanh, (6,), (3, 4), keeps=True),
+        lambda: backward_of(torch.nn.functional.hardtanh, (3, 4)),
         "lambda g, x: g * (x.abs() < 1)",
         {
             "lambda g, x: g": N_("That is the slope 1 everywhere."),
@@ -314,7 +284,9 @@ _DRILLS = (
     ),
     Drill(
         "13.b",
-        lambda: _of_cube_root((4,), (2, 3)),
+        lambda: backward_of(
+            lambda a: a.sign() * a.abs() ** (1 / 3), (2, 3), output=True
+        ),
         "lambda g, z: g / (3 * z**2)",
         {
             "lambda g, z: 3 * z**2 * g": N_(

@@ -5,7 +5,6 @@ The exercises of the course, each with a check, hints and a solution.
 
 import html
 import importlib
-import inspect
 import re
 import sys
 import textwrap
@@ -34,16 +33,10 @@ KNOWN = {}  # every Exercise made so far, by its number
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check says of an attempt: `mark` is one of ○ ✗ ✓, `message` is why.
-
-    It is true if the attempt is right.
-    """
+    """What a check says of an attempt: `mark` is one of ○ ✗ ✓, `message` is why."""
 
     mark: str
     message: str
-
-    def __bool__(self):
-        return self.mark == RIGHT
 
 
 @dataclass(repr=False, kw_only=True)
@@ -53,7 +46,7 @@ class Exercise:
 
     number:      "2.1" is the first of chapter 02
     reference:   a right answer: a class or function, whose source `solution()` shows,
-                 or a value
+                 or a string
     stub:        what the notebook's cell holds before anyone touched it, without the
                  check; or {old: new}, what to change in the source of the reference to
                  get it
@@ -109,7 +102,8 @@ class Exercise:
         try:
             self.needs()
         except Exception as error:
-            return _not_checked(str(error))
+            said = _("it cannot be checked here: {error}").format(error=error)
+            return Verdict(NOT_ATTEMPTED, said)
         try:
             wrong = next(filter(None, self._sentences(attempt)), None)
         except Exception as error:
@@ -160,10 +154,8 @@ class Exercise:
 
         Raises ValueError if an old text does not occur.
         """
-        has_source = inspect.isclass(self.reference) or inspect.isfunction(
-            self.reference
-        )
-        source = source_of(self.reference) if has_source else str(self.reference)
+        is_text = isinstance(self.reference, str)
+        source = self.reference if is_text else source_of(self.reference)
         try:
             return edited(source, edits or {})
         except ValueError as error:
@@ -221,12 +213,6 @@ class Exercise:
             yield from caught(compared, function, self.like, given)
 
 
-def _not_checked(error):
-    return Verdict(
-        NOT_ATTEMPTED, _("it cannot be checked here: {error}").format(error=error)
-    )
-
-
 def _with_doctor(explained, given):
     """What is wrong in the plain case, and where if it is not the same everywhere."""
     (where, inputs), *others = given.plain()
@@ -235,11 +221,9 @@ def _with_doctor(explained, given):
     return wrong if everywhere else at(where, wrong)
 
 
-def exercises(chapter="*"):
-    """The exercises of the course, or of one chapter, such as "02", in order."""
-    for path in sorted(
-        (Path(__file__).parent / "exercises").glob(f"chapter_{chapter}.py")
-    ):
+def exercises():
+    """The exercises of the course, in order."""
+    for path in sorted((Path(__file__).parent / "exercises").glob("chapter_*.py")):
         module = importlib.import_module(f"helpers.lessons.exercises.{path.stem}")
         yield from [
             value for value in vars(module).values() if isinstance(value, Exercise)
@@ -256,15 +240,9 @@ def exercise(number):
     if not isinstance(number, str):
         raise ValueError(f'number must be a string such as "2.1", got {number!r}')
     wanted = number.strip().replace(",", ".")
-    chapter = wanted.partition(".")[0].zfill(2)
-    course = {
-        known.number: known
-        for known in exercises(chapter if chapter.isdigit() else "*")
-    }
-    known = KNOWN | course  # nothing takes a number of the course's
+    # Nothing takes a number of the course's.
+    known = KNOWN | {given.number: given for given in exercises()}
     if wanted not in known:
-        course = {known.number: known for known in exercises()}
-        known = course | KNOWN  # in the course's order
         raise ValueError(f"number must be one of {', '.join(known)}; got {number!r}")
     record(wanted)
     return known[wanted]

@@ -56,7 +56,7 @@ class Alive(TorchDispatchMode):
         self.peak = max(self.peak, self.now)
 
 
-class Kept:
+class Kept(saved_tensors_hooks):
     """Counts what autograd keeps for backward: `total` bytes, each storage once, and
     `shapes`.
 
@@ -67,16 +67,13 @@ class Kept:
     """
 
     def __init__(self, but=()):
+        super().__init__(self._pack, lambda tensor: tensor)
         self._others = {storage_of(tensor) for tensor in but}
-        self._hooks = saved_tensors_hooks(self._pack, lambda tensor: tensor)
         self._sizes, self.shapes = {}, []
 
     def __enter__(self):
-        self._hooks.__enter__()
+        super().__enter__()
         return self
-
-    def __exit__(self, *error):
-        self._hooks.__exit__(*error)
 
     def _pack(self, tensor):
         if storage_of(tensor) not in self._others:

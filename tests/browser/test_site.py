@@ -460,7 +460,7 @@ def test_a_page_that_is_not_there_leads_on(page, site):
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_hints_verdicts_and_solutions_are_folded_under_an_exercise(page, site, folder):
     show(page, site, f"{folder}/02_static_functions.html")
-    given = [*exercises("02")]
+    given = [one for one in exercises() if one.number.startswith("2.")]
     folds = page.locator("details.exercise")
     drills = 1  # a cell of them has one fold, with the answers
     assert folds.count() == sum(len(one.hints) + 2 for one in given) + drills

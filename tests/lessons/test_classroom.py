@@ -193,7 +193,6 @@ def test_an_exercise_of_your_own(tmp_path):
 
     The exercises of the course stand in modules.
     """
-    assert len(ASSIGNMENT.splitlines()) <= 27
     answer = (
         "class Half(Function):"
         + ASSIGNMENT.split("class Half(Function):")[1].split("\n\n\n")[0]

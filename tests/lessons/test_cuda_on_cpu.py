@@ -3,7 +3,6 @@
 Each fault that they are to name.
 """
 
-import ctypes
 import shutil
 import sys
 from pathlib import Path
@@ -191,18 +190,11 @@ def test_a_failed_run_leaves_the_tensors_alone():
 @pytest.mark.parametrize(
     "name, dtype", [("float", torch.float32), ("__half", torch.float16)]
 )
-def test_results_start_as_nan(name, dtype):
+def test_what_no_thread_writes_is_named(name, dtype):
     source = TWICE.replace("float", name).replace("i < count", "i < 1")
     x, y = torch.ones(10, dtype=dtype), torch.zeros(10, dtype=dtype)
-    with pytest.raises(
-        emulator.KernelError, match=r"no thread writes y\[1\]"
-    ) as caught:
+    with pytest.raises(emulator.KernelError, match=r"no thread writes y\[1\]"):
         emulator.run(source, "twice", 2, 8, {"x": x, "y": y, "count": 10})
-    address = caught.traceback[-1].frame.f_locals["places"]["y"]
-    memory = (ctypes.c_char * y.nbytes).from_address(address)
-    assert (
-        torch.frombuffer(memory, dtype=dtype).isnan().tolist() == [False] + [True] * 9
-    )
 
 
 @needs_compiler

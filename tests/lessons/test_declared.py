@@ -36,37 +36,22 @@ def forget():
 @pytest.mark.parametrize(
     ("slip", "words"),
     [
-        ({"number": 2.1}, "number must be a string, got 2.1"),
+        ({"number": 2.1}, "number must be a word"),
         ({"number": "A,1"}, "without a comma, got 'A,1'"),
-        (
-            {"hints": "What is it?"},
-            "hints must be a tuple of strings, got 'What is it?'; one",
-        ),
-        ({"hints": ()}, "hints must hold one hint or more, got none"),
-        (
-            {"inputs": FEED, "like": abs},
-            "inputs must be a tuple of Inputs, got Inputs(",
-        ),
+        ({"hints": "What is it?"}, "hints must be a tuple of strings"),
+        ({"hints": ()}, "hints must be a tuple of strings"),
+        ({"inputs": FEED, "like": abs}, "inputs must be a tuple of Inputs"),
         ({"inputs": (FEED,)}, "like must be given where there are inputs"),
         ({"order": 3}, "order must be 1 or 2, got 3"),
-        ({"properties": abs}, "properties must be a tuple of functions, got <built-in"),
-        (
-            {"stub": ("a", "b")},
-            "stub must be a string, or edits {old: new}, got ('a', 'b')",
-        ),
-        (
-            {"wrong": ({"a": "b"}, "c")},
-            "wrong must hold pairs ({old: new}, words), got {'a': 'b'}",
-        ),
-        (
-            {"wrong": (("a", "b", "c"),)},
-            "wrong must hold pairs ({old: new}, words), got ('a', 'b'",
-        ),
+        ({"properties": abs}, "properties must be a tuple of functions"),
+        ({"stub": ("a", "b")}, "edits {old: new}, got ('a', 'b')"),
+        ({"wrong": ({"a": "b"}, "c")}, "wrong must be pairs ({old: new}, words)"),
+        ({"wrong": (("a", "b", "c"),)}, "wrong must be pairs ({old: new}, words)"),
     ],
 )
 def test_a_slip_gets_a_sentence(slip, words):
     known = dict(KNOWN)
-    with pytest.raises((TypeError, ValueError), match=re.escape(words)):
+    with pytest.raises(ValueError, match=re.escape(words)):
         Exercise(**GOOD | slip)
     assert known == KNOWN
 
@@ -117,7 +102,7 @@ def test_what_is_not_as_expected_is_said(tmp_path, capsys):
 
 def test_a_module_that_cannot_be_tried_gets_a_sentence(tmp_path):
     said = try_exercises(module(tmp_path, [('shapes="N D"),)', 'shapes="N D"))')]))
-    assert "could not be imported: TypeError: inputs must be a tuple of Inputs" in said
+    assert "could not be imported: ValueError: inputs must be a tuple of Inputs" in said
     assert "FileNotFoundError" in try_exercises(tmp_path / "absent.py")
     (tmp_path / "empty.py").write_text("")
     assert try_exercises(tmp_path / "empty.py").endswith("empty.py holds no Exercise")

@@ -23,7 +23,7 @@ def test_a_drill_is_untouched_right_and_wrong(given):
 
 def test_what_cannot_be_judged_is_said():
     assert "write a lambda" in drill("3.a").verdict(3)
-    assert "IndexError" in drill("3.a").verdict(lambda g: g.flip(1))
+    assert "IndexError" in drill("3.a").verdict(lambda g: g.flip(2))
     with pytest.raises(ValueError, match="number must be one of"):
         drill("3.z")
 

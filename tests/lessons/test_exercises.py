@@ -5,7 +5,6 @@ Its stub, its solution, and wrong attempts that learners really make.
 
 import re
 import shutil
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -107,9 +106,7 @@ def test_solution_is_accepted(number, given):
 def test_wrong_attempts_are_answered_as_promised(number, given, monkeypatch):
     monkeypatch.setattr(c_and_cpp, "PROCESSOR_SECONDS", 1.0)  # of loops that do not end
     monkeypatch.setattr(variations_of_processes, "PROCESSOR_SECONDS", 2.0)
-    assert 3 <= len(given.wrong) <= 6, (
-        "write three to five wrong attempts (12.1 has six)"
-    )
+    assert 3 <= len(given.wrong) <= 5, "write three to five wrong attempts"
     spoke = set()
     for field in ("kind", "properties"):
         monkeypatch.setattr(
@@ -157,12 +154,6 @@ def test_a_stub_with_another_number_name_or_flag_is_an_attempt(number, old, new)
     assert given.judge(given.made_of(given.cell.replace(old, new))).mark == WRONG
 
 
-def test_a_verdict_is_true_if_the_attempt_is_right():
-    assert EXERCISES["2.1"].judge(EXERCISES["2.1"].reference)
-    assert not judged("2.1", {"2 * x": "x"})
-    assert not EXERCISES["2.1"].judge(...)
-
-
 def test_a_feed_leaves_out_only_what_there_is():
     with pytest.raises(ValueError, match="must name variations, got {'zeros'}"):
         Inputs(shapes="...", without={"zeros": "a slip of the pen"})
@@ -182,10 +173,6 @@ def test_where_is_said_unless_it_is_the_same_everywhere():
             {"x ** (ctx.n - 1)": "-(x ** (ctx.n - 1))"},
             "with n = 3: The gradient of `x` is right",
         ),
-        (
-            {"return x**n": "return None if n == 1 else x**n"},
-            "with n = 1: it returns None",
-        ),
     ]:
         verdict = judged("3.1", edits)
         assert verdict.message.startswith(said), verdict.message
@@ -199,13 +186,6 @@ def test_one_suspect_only_is_wrong():
         if not examine(suspect, x).ok
     ]
     assert wrong == [EXERCISES["4.3"].reference]
-
-
-def test_a_result_of_another_dtype_is_said():
-    verdict = judged("9.3", {"return x": "return x.double()"})
-    assert (
-        "in float32, with limit = 2.0: the output is torch.float64" in verdict.message
-    )
 
 
 def test_a_wrapped_stub_is_an_attempt():
@@ -266,7 +246,7 @@ def test_what_is_no_answer_at_all_gets_a_sentence():
     assert given.judge(3).message == a_class.format("Square") + " of type int."
     assert a_class.format("Square") in given.judge(given.reference.apply).message
     legacy = EXERCISES["1.2"].judge(EXERCISES["1.2"].reference(0, 1)).message
-    assert "the class Transpose itself, not its instance or a result" in legacy
+    assert a_class.format("Transpose") in legacy
     assert "must derive from torch.autograd.Function" in given.judge(int).message
     assert "give check the function itself" in EXERCISES["5.2"].judge(3).message
     operator = EXERCISES["9.2"].reference()
@@ -276,28 +256,14 @@ def test_what_is_no_answer_at_all_gets_a_sentence():
 
 @needs_compiler
 def test_of_c_the_source_is_asked_for():
-    for number in ("7.1", "8.1"):
-        assert (
-            "give check the source, a string; got a"
-            in EXERCISES[number].judge(3).message
-        )
+    said = EXERCISES["8.1"].judge(3).message
+    assert "give check the source, a string; got a" in said
 
 
 @pytest.mark.parametrize("number", ["2.9", "77.1", "x", 2.1, ""])
 def test_an_unknown_number_gets_a_sentence(number):
     with pytest.raises(ValueError, match="number must be .*2.1"):
         exercise(number)
-
-
-def test_asking_for_one_exercise_imports_its_chapter_alone():
-    program = (
-        "import sys; from helpers.lessons import exercise; exercise('2.1'); "
-        "print(*(n for n in sys.modules if n.startswith('helpers.lessons.exercises.')))"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True
-    )
-    assert ran.stdout.split() == ["helpers.lessons.exercises.chapter_02"], ran.stderr
 
 
 def test_numbers_are_read_kindly():

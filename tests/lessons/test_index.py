@@ -90,24 +90,6 @@ def test_every_link_to_a_section_names_the_cell_that_its_heading_begins():
     assert not lost
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (
-            lambda: index.section("02 No such section"),
-            "has no heading 'No such section'",
-        ),
-        (
-            lambda: index.source("helpers/ops/no_such.py"),
-            "nothing to copy at helpers/ops/no_s",
-        ),
-    ],
-)
-def test_a_link_that_leads_nowhere_is_named(make, words):
-    with pytest.raises(ValueError, match=words):
-        make()
-
-
 def test_the_readme_keeps_the_anchor_that_a_repository_page_makes():
     link = index.section("03 The price: None travels on", folder="notebooks/")
     assert link.endswith(

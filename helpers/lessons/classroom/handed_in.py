@@ -65,11 +65,14 @@ async def verdicts(path, seconds, total):
     marks = {
         number: mark or NO_VERDICT for number, mark in marks.items() if mark or failed
     }
-    sentences = {}  # the same one is said once, of several cells
-    for count, sentence in failed.items():
-        sentences.setdefault(sentence, []).append(str(count))
+    cells_of = {}  # the same sentence is said once, of several cells
+    for count, why in failed.items():
+        cells_of.setdefault(why, []).append(str(count))
     gaps = {"name": name, "seconds": seconds, "total": total}
-    sentences = [s.format(cells=", ".join(n), **gaps) for s, n in sentences.items()]
+    sentences = [
+        said.format(cells=", ".join(cells), error=error, **gaps)
+        for (said, error), cells in cells_of.items()
+    ]
     if not marks and not sentences:
         sentences.append(_("{name} runs no check.").format(name=name))
     return marks, sentences
@@ -100,9 +103,9 @@ def _copy_what_lies_beside(path, folder):
 
 
 async def _run(cells, folder, record, seconds, total):
-    """({cell: sentence}, whether the kernel ended early); cells count from 1.
+    """({cell: (sentence, error)}, whether the kernel ended early); cells count from 1.
 
-    A sentence has the gaps {name}, {cells}, {seconds} and {total}.
+    A sentence has the gaps {name}, {cells}, {seconds}, {total} and {error}.
     """
     failed, count = {}, 0
 
@@ -110,12 +113,12 @@ async def _run(cells, folder, record, seconds, total):
         content = execute_reply["content"]
         if content["status"] == "ok":
             return
-        failed[count] = _("{name}, code cell {cells}: interrupted after {seconds:g} s.")
-        if content["ename"] != TIMEOUT["ename"]:
+        if content["ename"] == TIMEOUT["ename"]:
+            said = _("{name}, code cell {cells}: interrupted after {seconds:g} s.")
+            failed[count] = said, ""
+        else:
             error = f"{content['ename']}: {first_line(content.get('evalue', ''))}"
-            error = error.replace("{", "{{").replace("}", "}}")
-            said = _("{name}, code cell {cells}: {error}")
-            failed[count] = said.replace("{error}", error)
+            failed[count] = _("{name}, code cell {cells}: {error}"), error
 
     client = NotebookClient(
         nbformat.v4.new_notebook(cells=[FIRST, *cells]),
@@ -143,17 +146,18 @@ async def _run(cells, folder, record, seconds, total):
                     await client.async_execute_cell(cell, count)
         except DeadKernelError:  # nbclient says so of what is cancelled, too
             if limit.expired():
-                failed[count] = _(
+                said = _(
                     "{name}, code cell {cells}: the {total:g} s for the notebook "
                     "were over, and no later cell was run."
                 )
             elif asyncio.current_task().cancelling():  # Ctrl-C
                 raise asyncio.CancelledError from None
             else:
-                failed[count] = _(
+                said = _(
                     "{name}, code cell {cells}: the kernel died, and no later cell "
                     "was run."
                 )
+            failed[count] = said, ""
             return failed, True
         finally:
             _end(process)

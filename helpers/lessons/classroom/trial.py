@@ -6,8 +6,10 @@ import importlib.util
 import sys
 
 from helpers.lessons.exercise import NOT_ATTEMPTED, RIGHT, WRONG, Exercise
-from helpers.lessons.judge.numbers import first_line
+from helpers.lessons.judge.numbers import raises
 from helpers.lessons.language import _
+
+NAMED = "{kind}: {message}"
 
 
 def try_exercises(path):
@@ -19,7 +21,7 @@ def try_exercises(path):
         module = _imported(path)
     except Exception as error:
         said = _("{path} could not be imported: {error}")
-        return said.format(path=path, error=_named(error))
+        return said.format(path=path, error=raises(error, NAMED))
     found = [value for value in vars(module).values() if isinstance(value, Exercise)]
     if not found:
         return _("{path} holds no Exercise").format(path=path)
@@ -59,7 +61,7 @@ def _told(exercise, what, edits, expected, words):
         attempt = exercise.made_of(source) if edits != {} else exercise.reference
     except Exception as error:  # an old text does not occur, a new one is no Python
         said = _("  {what} cannot be made: {error}")
-        return said.format(what=what, error=_named(error)), False
+        return said.format(what=what, error=raises(error, NAMED)), False
     verdict = exercise.judge(attempt)
     gaps = {"what": what, "mark": verdict.mark, "message": verdict.message}
     if verdict.mark != expected:
@@ -69,7 +71,3 @@ def _told(exercise, what, edits, expected, words):
         said = _("  {what}: {mark} {message} (expected the words {words!r})")
         return said.format(**gaps, words=words), False
     return _("  {what}: {mark} {message}").format(**gaps), True
-
-
-def _named(error):
-    return f"{type(error).__name__}: {first_line(error)}"

@@ -8,7 +8,7 @@ import torch
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import explain_difference, find_difference
-from helpers.lessons.judge.numbers import first_line
+from helpers.lessons.judge.numbers import raises
 from helpers.lessons.judge.properties import instances_apart, keeps_only, random
 from helpers.lessons.judge.variations import Inputs, caught
 from helpers.lessons.language import N_, _, at
@@ -27,16 +27,14 @@ def _is_legacy(attempt):
             "it does not derive from Function: `from helpers.ops.legacy import "
             "Function`."
         )
-    arguments = {"forward": "x", "backward": "grad_output"}
-    for name, argument in arguments.items():
-        if isinstance(inspect.getattr_static(attempt, name), staticmethod):
+    for name, argument in {"forward": "x", "backward": "grad_output"}.items():
+        method = inspect.getattr_static(attempt, name)
+        if isinstance(method, staticmethod):
             yield _(
                 "`{name}` is a static method, as it is today. In 2017 {name} took "
                 "(self, {argument}), and arguments that were not tensors went to "
                 "`__init__`."
             ).format(name=name, argument=argument)
-    for name in arguments:
-        method = inspect.getattr_static(attempt, name)
         if method is getattr(Function, name):
             yield _(
                 "it has no method `{name}`, nor inherits one. Look at spelling and "
@@ -67,10 +65,7 @@ def _wrong_instance(attempt, arguments, like, x):
     try:
         attempt(*arguments)
     except Exception as error:
-        kind, message = type(error).__name__, first_line(error).rstrip(".")
-        return _("the constructor raises {kind}: {message}.").format(
-            kind=kind, message=message
-        )
+        return raises(error, _("the constructor raises {kind}: {message}."))
     with contextlib.suppress(Exception):  # What raises is said below
         output = attempt(*arguments)(x.clone().requires_grad_())
         # Before the engine casts it.

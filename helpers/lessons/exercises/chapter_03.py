@@ -12,7 +12,7 @@ from helpers.lessons.judge.properties import keeps_only, random
 from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import _
 
-SAMPLE = torch.tensor([[-1.5, 0.5], [2.0, 1.25]], dtype=torch.float64)
+SAMPLE = random(2, 2)
 
 
 class Power(Function):

@@ -9,7 +9,6 @@ from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import _
 from helpers.lessons.memory import Alive
 
-SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
 FAR = torch.tensor(
     [[1000.0, 999.0], [-1000.0, -1001.0], [-1000.0, 1000.0]], dtype=torch.float64
 )
@@ -53,13 +52,6 @@ EXERCISE_1 = Exercise(
             {"save_for_backward(result)": "save_for_backward(result.clone())"},
             "not the output itself",
         ),
-        (
-            {
-                "ctx.save_for_backward(result)": "ctx.kept = result.numpy().copy()",
-                "(result,) = ctx.saved_tensors": "result = torch.from_numpy(ctx.kept)",
-            },
-            "`ctx.kept` holds an array",
-        ),
     ],
     like=torch.sigmoid,
     inputs=(Inputs(shapes="...", far=800, numbers={"at numbers from 8 to 20": FLAT}),),
@@ -90,7 +82,7 @@ class LogSumExp(Function):
 
 def _is_written_by_hand(attempt):
     with Alive() as alive:
-        attempt.apply(SAMPLE)
+        attempt.apply(random(2, 3))
     if "logsumexp" in alive.operations:
         yield _("torch.logsumexp computes it. Write it yourself.")
 
@@ -111,14 +103,6 @@ EXERCISE_2 = Exercise(
                 "largest.squeeze(-1) + (x - largest).exp().sum(-1).log()": "torch.logsumexp(x, -1)"
             },
             "Write it yourself",
-        ),
-        (
-            {
-                "save_for_backward(x, result)": "save_for_backward((x - result.unsqueeze(-1)).exp())",
-                "x, result = ctx": "(softmax,) = ctx",
-                "* (x - result.unsqueeze(-1)).exp()": "* softmax",
-            },
-            "neither an input nor an output",
         ),
     ],
     like=lambda x: torch.logsumexp(x, -1),

@@ -10,8 +10,13 @@ import torch.nn.functional as F
 from helpers.lessons.cuda_on_cpu import emulator
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import alike, changed_in_place
-from helpers.lessons.judge.properties import with_zeros
+from helpers.lessons.judge.numbers import (
+    alike,
+    changed_in_place,
+    near_miss,
+    wrong_element,
+)
+from helpers.lessons.judge.properties import random, with_zeros
 from helpers.lessons.language import _, at, followed
 from helpers.lessons.native import c_and_cpp
 from helpers.ops.involution import involution2d
@@ -62,11 +67,9 @@ def _runs(source):
         yield _compiler_says(error, cell)
     for channels, height, width, K, threads in [
         (1, 4, 5, 1, 32),
-        (1, 4, 5, 3, 32),
         (3, 5, 4, 5, 32),
         (2, 3, 4, 2, 32),
         (2, 6, 7, 9, 5),
-        (3, 20, 23, 3, 64),
         (1, 260, 257, 1, 256),
         (0, 2, 3, 3, 32),
         (5, 1, 1, 4, 1),
@@ -93,24 +96,15 @@ def _runs(source):
             continue
         padded = F.pad(x[None], [K // 2, (K - 1) // 2] * 2)
         expected = F.conv2d(padded, weight[:, None], groups=channels)[0]
-        if not alike(y, expected, 1e-4):
-            c, row, column = torch.unravel_index((y - expected).abs().argmax(), y.shape)
-            numbers = _(
-                "y[{c}, {row}, {column}] is {given:.4g}, but {right:.4g} is right."
-            ).format(
-                c=c,
-                row=row,
-                column=column,
-                given=y[c, row, column],
-                right=expected[c, row, column],
-            )
+        wrong = wrong_element("y", y, expected, 1e-4)
+        if wrong:
             of_first = F.conv2d(padded[:, :1], weight[:, None])[0]
             hint = None
             if re.search(r"\bfloat\s+\w+\s*;", code):
                 hint = _("A variable that nobody set holds any number: begin at 0.")
             elif alike(y, of_first, 1e-4):
                 hint = _("It reads channel 0 of `x` for every channel.")
-            yield at(where, followed(numbers, hint))
+            yield at(where, followed(wrong, hint))
 
 
 def _compiler_says(error, cell):
@@ -203,22 +197,14 @@ def grad_weight_at(grad_output, x, n, g, h, w, groups, K):
 
 
 def _as_autograd_says(attempt):
-    generator = torch.Generator().manual_seed(0)
-    random = {"dtype": torch.float64, "generator": generator}
     for groups, K, (C, H, W) in [
         (1, 3, (4, 5, 6)),
         (2, 3, (4, 5, 6)),
-        (2, 5, (4, 5, 6)),
         (3, 1, (6, 4, 4)),
         (5, 7, (5, 9, 7)),
     ]:
-        x, grad_output = (
-            torch.randn(3, C, H, W, **random),
-            torch.randn(3, C, H, W, **random),
-        )
-        weight = torch.zeros(
-            3, groups, K, K, H, W, dtype=torch.float64, requires_grad=True
-        )
+        x, grad_output = random(3, C, H, W), random(3, C, H, W, seed=1)
+        weight = random(3, groups, K, K, H, W).requires_grad_()
         output = involution2d(x, weight, padding=K // 2)
         (expected,) = torch.autograd.grad(output, weight, grad_output)
         for n, g, h, w in [
@@ -239,7 +225,6 @@ def _as_autograd_says(attempt):
             patches = F.pad(x, [K // 2] * 4)[n, :, h : h + K, w : w + K]
             each = grad_output[n, :, h, w][:, None, None] * patches
             groups_of = each.view(groups, C // groups, K, K)
-            wrong = wrong_outputs(given, right, what=_("the output"))
             misses = {
                 _("it holds one channel of the group, and the filter serves all."): [
                     *groups_of[g]
@@ -250,11 +235,8 @@ def _as_autograd_says(attempt):
                     each[g::groups].sum(0),
                 ],
             }
-            comparable = wrong and isinstance(given, torch.Tensor)
-            for sentence, values in misses.items() if comparable else ():
-                if any(alike(given, value) for value in values):
-                    yield at(where, sentence)
-            yield at(where, wrong)
+            yield at(where, near_miss(given, right, misses))
+            yield at(where, wrong_outputs(given, right, what=_("the output")))
 
 
 EXERCISE_2 = Exercise(
@@ -299,11 +281,8 @@ def _as_unfold_says(attempt):
         (3, 5, 7, 1, 0, 1),
         (3, 5, 7, 1, 1, 1),
         (3, 5, 7, 2, 1, 1),
-        (3, 5, 7, 1, 2, 2),
         (3, 5, 7, 3, 2, 2),
-        (5, 9, 6, 2, 3, 1),
         (2, 11, 8, 4, 0, 3),
-        (1, 4, 3, 2, 1, 1),
     ]:
         # A picture whose pixels are their own numbers, found again by PyTorch's unfold.
         numbers = torch.arange(1.0, 1 + height * width).view(1, 1, height, width)

@@ -3,10 +3,8 @@
 import itertools
 
 import torch
-from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.compare import explain_difference
 from helpers.lessons.judge.numbers import Difference, in_numbers
 from helpers.lessons.judge.properties import random, with_zeros
 from helpers.lessons.language import N_, _, at
@@ -31,14 +29,6 @@ def _compiled(cases, language, doors="", calls=""):
     return sentences
 
 
-def _called(where, *call, **options):
-    """A native call, whose errors begin with `where`."""
-    try:
-        c_and_cpp.call(*call, **options)
-    except c_and_cpp.NativeError as error:
-        raise c_and_cpp.NativeError(at(where, str(error))) from None
-
-
 DIGITS = N_("Does a constant have too few digits, or is something there a float?")
 
 
@@ -58,6 +48,17 @@ def _wrong(name, given, right):
     )
 
 
+def _tried(where, right, library, name, arguments, result, says=""):
+    """What is wrong with the result of a native call, which goes by the name `where`,
+    or None.
+    """
+    try:
+        c_and_cpp.call(library, name, arguments, result, says)
+    except c_and_cpp.NativeError as error:
+        return at(where, str(error))
+    return at(where, _wrong(result, arguments[result], right))
+
+
 EXP_IN_C = """
 #include <math.h>
 
@@ -73,52 +74,21 @@ void exp_backward(const double *grad_output, const double *y, double *grad_input
 
 def _exp_cases(library):
     def forward(x):
-        arrays = {"x": x.contiguous(), "y": x.new_empty(x.shape), "count": x.numel()}
-        _called(
-            _("count {count}").format(count=x.numel()),
-            library,
-            "exp_forward",
-            arrays,
-            "y",
-        )
-        return arrays["y"]
-
-    def backward(grad_output, y):
-        arrays = {"grad_output": grad_output.contiguous(), "y": y}
-        arrays |= {"grad_input": torch.empty_like(y), "count": y.numel()}
-        _called(
-            _("count {count}").format(count=y.numel()),
-            library,
-            "exp_backward",
-            arrays,
-            "grad_input",
-        )
-        return arrays["grad_input"]
+        where = _("count {count}").format(count=len(x))
+        arguments = {"x": x, "y": torch.empty_like(x), "count": len(x)}
+        return _tried(where, x.exp(), library, "exp_forward", arguments, "y")
 
     for count in (6, 1, 40_000, 0):
         x = with_zeros(count)
         x[1::7] *= 100
-        yield at(
-            _("`exp_forward`, count {count}").format(count=count),
-            _wrong("y", forward(x), x.exp()),
-        )
-        forward(random(count + 7))  # backward must not remember its count
+        yield forward(x)
+        yield forward(random(count + 7))  # backward must not remember its count
         grad_output, y = with_zeros(count, seed=1), x.exp()
-        wrong = _wrong("grad_input", backward(grad_output, y), grad_output * y)
-        yield at(_("`exp_backward`, count {count}").format(count=count), wrong)
-
-    class Exp(Function):
-        @staticmethod
-        def forward(ctx, x):
-            y = forward(x)
-            ctx.save_for_backward(y)
-            return y
-
-        @staticmethod
-        def backward(ctx, grad_output):
-            return backward(grad_output, *ctx.saved_tensors)
-
-    yield explain_difference(Exp.apply, torch.exp, [random(2, 3)])
+        arguments = {"grad_output": grad_output, "y": y}
+        arguments |= {"grad_input": torch.empty_like(y), "count": count}
+        where = _("count {count}").format(count=count)
+        right, call = grad_output * y, ("exp_backward", arguments, "grad_input")
+        yield _tried(where, right, library, *call)
 
 
 FOR = "for (int64_t i = 0; i < count; ++i)"
@@ -183,15 +153,6 @@ _TYPES = {"doubles": torch.float64, "floats": torch.float32}
 _SHAPES = ((4, 4), (3, 5), (5, 3), (1, 7), (0, 3), (300, 2))
 
 
-def _tried(where, right, *call, **options):
-    """What is wrong with the result of a native call, which goes by the name `where`,
-    or None.
-    """
-    _called(where, *call, **options)
-    *function, arguments, result = call
-    return at(where, _wrong(result, arguments[result], right))
-
-
 def _layouts(rows, columns, **options):
     """Matrices of one shape that lie in memory in different ways."""
     return {
@@ -224,8 +185,8 @@ def _product_cases(library):
                 x_layout=x_layout,
                 w_layout=w_layout,
             )
-            call = library, f"product_of_{types}", arguments, "y"
-            yield _tried(where, x * w, *call, says="product")
+            call = f"product_of_{types}", arguments, "y", "product"
+            yield _tried(where, x * w, library, *call)
 
 
 EXERCISE_2 = Exercise(
@@ -240,7 +201,6 @@ EXERCISE_2 = Exercise(
         ),
         ({"y[r * columns + c]": "y[r * rows + c]"}, "shape (3, 5)"),
         ({"c * x_strides[1]": "c"}, "x transposed"),
-        ({"c < columns": "c < rows"}, "`product` leaves y[0, 3] without a value."),
     ],
     needs=find_compiler,
     properties=[
@@ -300,8 +260,8 @@ def _energy_cases(library):
             }
             template = _("{types}, x of shape ({rows}, {columns}), grad_output {what}")
             where = template.format(types=types, rows=rows, columns=columns, what=what)
-            call = library, f"energy_of_{types}", arguments, "grad_input"
-            yield _tried(where, grad[:, None] * x, *call, says="energy_backward")
+            call = f"energy_of_{types}", arguments, "grad_input", "energy_backward"
+            yield _tried(where, grad[:, None] * x, library, *call)
 
 
 EXERCISE_3 = Exercise(

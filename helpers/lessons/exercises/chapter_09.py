@@ -35,10 +35,8 @@ def _promises(attempt):
         (10, 3, 1, torch.float64),
         (11, 4, 2, torch.float32),
         (9, 2, 3, torch.int64),
-        (5, 5, 2, torch.float16),
         (1, 1, 1, torch.float32),
-        (301, 7, 4, torch.bool),
-        (8, 5, 5, torch.float64),
+        (8, 5, 5, torch.bool),
     ):
         template = _("for {n} elements of {dtype}, two apart, size {size}, step {step}")
         where = template.format(n=n, dtype=dtype, size=size, step=step)
@@ -54,20 +52,15 @@ def _promises(attempt):
                     message=message
                 ),
             )
-        yield at(where, _wrong_promise(given, ((n - size) // step + 1, size), dtype))
+        shape = (n - size) // step + 1, size
+        right = torch.empty(shape, dtype=dtype, device="meta")
+        yield at(where, _wrong_promise(given, right))
 
 
-def _wrong_promise(given, shape, dtype):
-    if not isinstance(given, Tensor):
-        return wrong_outputs(given, torch.empty(()), what=_("the result"))
-    if tuple(given.shape) != shape:
-        template = _("it promises the shape {shape}, but the kernel makes {right}.")
-        return template.format(shape=tuple(given.shape), right=shape)
-    if given.dtype != dtype:
-        template = _(
-            "it promises {given}, but the kernel keeps the dtype of x, {right}."
-        )
-        return template.format(given=given.dtype, right=dtype)
+def _wrong_promise(given, right):
+    wrong = wrong_outputs(given, right, what=_("the result"), numbers=False)
+    if wrong:
+        return wrong
     if given.device.type != "meta":
         return _(
             'x is on the device "meta" (a device without data, used to test the promise), but it '
@@ -77,7 +70,7 @@ def _wrong_promise(given, shape, dtype):
         return _(
             "it promises the strides {stride}, but the kernel's result is "
             "contiguous, with strides {right}."
-        ).format(stride=given.stride(), right=(shape[1], 1))
+        ).format(stride=given.stride(), right=right.stride())
     return None
 
 

@@ -13,7 +13,7 @@ from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import _, at, followed
 from helpers.lessons.torch_messages import raised
 
-SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
+SAMPLE = random(2, 3, seed=1)
 SQUARE = random(3, 3)  # so that a batch and a sample can be mistaken for each other
 
 
@@ -40,12 +40,6 @@ def _under(like, tensors, *names):
                 )
 
     return sentences
-
-
-def _differs(given, right, what=""):
-    """How a result differs from the right one; None if it does not."""
-    what = what or _("the output")
-    return wrong_outputs(given, right, differentiable=False, what=what)
 
 
 class Squash(Function):
@@ -144,7 +138,8 @@ def _goes_forward(attempt):
     except Exception as error:
         yield _("in forward mode it raises {message}").format(message=raised(error))
     right = jvp(torch.mul, tensors, tensors[::-1])[1]
-    wrong = _differs(slope, right, what=_("the tangent of the output"))
+    what = _("the tangent of the output")
+    wrong = wrong_outputs(slope, right, differentiable=False, what=what)
     yield at(_("in forward mode"), wrong)
     small = SQUARE[:2]
     for outer, inner in ((jacfwd, jacrev), (jacrev, jacfwd)):
@@ -350,7 +345,8 @@ def _unlike(f, rule, batches, where):
         return _("{place} it raises {message}").format(
             place=where, message=raised(error)
         )
-    wrong = _differs(given, right)
+    what = _("the output")
+    wrong = wrong_outputs(given, right, differentiable=False, what=what)
     return wrong and f"{where} {wrong}"
 
 

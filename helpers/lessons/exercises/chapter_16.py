@@ -60,16 +60,12 @@ def _complete(pyproject):
     for file in WANTED:
         if file not in packed:
             kind = "package-data" if file != WANTED[0] else "packages"
-            template = _("the wheel lacks `{file}`. Look at {kind}.")
-            if packed:
-                template = _(
-                    "the wheel lacks `{file}`; it holds {packed}. Look at {kind}."
-                )
+            template = _("the wheel lacks `{file}`; it holds {packed}. Look at {kind}.")
             hint = _(
                 "A key is what you import; a pattern is relative to that package's "
                 "folder."
             )
-            names = ", ".join(f"`{name}`" for name in packed)
+            names = ", ".join(f"`{name}`" for name in packed) or _("nothing")
             wrong = template.format(file=file, packed=names, kind=kind)
             yield followed(wrong, hint if "data" in kind else None)
     if strange:
@@ -331,8 +327,8 @@ def _keeps_programs_right(schema):
             "does not."
         )
     scale = {a.name: a for a in parsed.arguments}.get("scale")
-    kind = scale and re.search(r"(\S+)\s+scale\b", schema)[1].lstrip("(")
-    if scale and str(scale.type) not in FACTORS:
+    kind = scale and str(scale.type)
+    if scale and kind not in FACTORS:
         yield _("`scale` is a factor, any number, and here it is `{kind}`.").format(
             kind=kind
         )
@@ -358,7 +354,6 @@ def _wrong_programs(schema):
                     "Which argument does the new schema want that the file lacks, or "
                     "has elsewhere?"
                 ).format(name=name)
-                return
         if not torch.equal(given, expected):
             yield _(
                 "a program saved with {name} runs, and gives {given} instead of "

@@ -71,7 +71,6 @@ def _counts(attempt):
             yield _("{where} it raises {error}").format(
                 where=where, error=raised(error)
             )
-            return
         if not isinstance(products, attempt):
             yield _("`with Products() as products` must give the mode itself.")
         if not isinstance(given, Tensor) or not torch.equal(given, expected):
@@ -102,7 +101,6 @@ EXERCISE_1 = Exercise(
         ),
         ({"TorchDispatchMode": "torch.overrides.TorchFunctionMode"}, "below autograd"),
     ],
-    doctor=False,
     kind=[_is_mode],
     properties=[_counts],
     success="it counts the products of both passes: one of a linear layer in "
@@ -175,7 +173,6 @@ def _multiplies(attempt):
                 given = function(attempt(u, v))
         except Exception as error:
             yield _("`{name}` raises {error}").format(name=name, error=raised(error))
-            return
         expected = function(dense)
         yield wrong_outputs(given, expected, what=f"`{name}`")
         if largest.numbers >= dense.numel():
@@ -237,7 +234,6 @@ EXERCISE_2 = Exercise(
             "raises no error",
         ),
     ],
-    doctor=False,
     properties=[_multiplies, _refuses],
     success="right on both sides, and no tensor is larger than its operands and "
     "results.",
@@ -315,7 +311,6 @@ EXERCISE_3 = Exercise(
             "it moves to other numbers",
         ),
     ],
-    doctor=False,
     properties=[_moves],
     success="the numbers moved in place, and `d` is what it returns.",
     hints=(

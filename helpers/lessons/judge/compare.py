@@ -41,16 +41,13 @@ def explain_difference(attempt, like, inputs, order=1, faithful=True, adapted=No
     """
     theirs, mine = copies(inputs), copies(inputs)
     expected = like(*theirs)
+    raised = wrong = None
     try:
         outputs = attempt(*mine)
     except Exception as error:
-        outputs = error
-    raised = outputs if isinstance(outputs, Exception) else None
-    wrong = (
-        None
-        if raised
-        else _unfilled(attempt, inputs) or wrong_outputs(outputs, expected)
-    )
+        raised = error
+    else:
+        wrong = _unfilled(attempt, inputs) or wrong_outputs(outputs, expected)
     if wrong:
         too = (
             _("It changes an input in place, too.") if _changed(mine, inputs) else None
@@ -101,13 +98,14 @@ def _changed(mine, inputs):
     )
 
 
-def wrong_outputs(outputs, expected, differentiable=True, what=None):
+def wrong_outputs(outputs, expected, differentiable=True, what=None, numbers=True):
     """How outputs differ from those that are expected, or None.
 
     outputs, expected: tensors, or tuples of them
     differentiable:    False if it does not matter whether they require a gradient
     what:              what a single one is called, such as "the gradient"; "the output"
                        of `forward`, if it is not said
+    numbers:           False if only kinds, shapes and dtypes count
     """
     if outputs is None and what:
         return _("it returns None. Is a `return` missing?")
@@ -152,7 +150,7 @@ def wrong_outputs(outputs, expected, differentiable=True, what=None):
             return _("{which} is {given}, but {right} is right.").format(
                 which=which, **dtypes
             )
-        worst = largest_difference(value, right)
+        worst = numbers and largest_difference(value, right)
         if worst:
             sentence = _("{what} is {given}{place}, but {right} is right.")
             where = "" if what else _("`forward`")

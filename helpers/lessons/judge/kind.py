@@ -11,16 +11,10 @@ def wrong_kind(attempt, reference):
     """Why `attempt` is no answer of the kind that `reference` is, or None."""
     kind = type(attempt).__name__
     if inspect.isclass(reference) and not inspect.isclass(attempt):
-        template = _(
-            "give check the class {name} itself, not its instance or a result; got a "
-            "value of type {kind}."
-        )
-        if is_function_class(reference):
-            template = _(
-                "give check the class {name} itself, not its instance, its apply or "
-                "a result; got a value of type {kind}."
-            )
-        return template.format(name=reference.__name__, kind=kind)
+        return _(
+            "give check the class {name} itself, not its instance, its apply or "
+            "a result; got a value of type {kind}."
+        ).format(name=reference.__name__, kind=kind)
     if "\n" in str(reference) and not isinstance(attempt, str):  # a source in C
         return _("give check the source, a string; got a value of type {kind}.").format(
             kind=kind

@@ -94,17 +94,29 @@ def alike(given, right, within=1e-10):
     """
     try:
         torch.testing.assert_close(given, right, rtol=within, atol=within)
-    except AssertionError:
+    except (AssertionError, TypeError):  # a number of something else
         return False
     return True
 
 
-def near_miss(given, right, misses, otherwise, **gaps):
+def wrong_element(name, given, right, within):
+    """ "y[1, 2] is …, but … is right." for the element that is most wrong, or None."""
+    if alike(given, right, within):
+        return None
+    worst = (given - right).abs().nan_to_num(torch.inf).argmax()
+    place = [int(i) for i in torch.unravel_index(worst, right.shape)]
+    one, other = (f"{numbers.flatten()[worst]:.4g}" for numbers in (given, right))
+    said = _("{name}{place} is {given}, but {right} is right.")
+    return said.format(name=name, place=place, given=one, right=other)
+
+
+def near_miss(given, right, misses, otherwise="", **gaps):
     """What is said of a value that is not `right`; None if it is.
 
     misses: {sentence: value, or a list of values}: the first one that it is instead
             says why
-    gaps:   of the sentences, and of `otherwise`, which is said of any other value
+    gaps:   of the sentences, and of `otherwise`, which is said of any other value; None
+            if nothing is
     """
     if alike(given, right):
         return None
@@ -112,7 +124,7 @@ def near_miss(given, right, misses, otherwise, **gaps):
         values = values if isinstance(values, list) else [values]
         if any(alike(given, value) for value in values):
             return sentence.format(**gaps)
-    return followed(
+    return otherwise and followed(
         otherwise.format(**gaps), _(NEARLY) if alike(given, right, 1e-5) else None
     )
 

@@ -66,16 +66,6 @@ def instances_apart(first, second, x, says):
     return sentences
 
 
-def saved_by(apply, *inputs):
-    """What a call hands to `save_for_backward`, its inputs, and its outputs."""
-    kept, leaves = [], copies(inputs)
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda t: kept.append(t) or t, lambda t: t
-    ):
-        outputs = as_tuple(apply(*leaves))
-    return kept, leaves, outputs
-
-
 def bytes_hidden(apply, *inputs):
     """What stays alive after a call, besides its inputs and outputs.
 
@@ -153,26 +143,27 @@ def keeps_only(what, *inputs):
     """
 
     def sentences(attempt):
-        kept, leaves, outputs = saved_by(attempt.apply, *inputs)
+        kept, leaves = [], copies(inputs)
+        hooks = lambda t: kept.append(t) or t, lambda t: t  # noqa: E731
+        with torch.autograd.graph.saved_tensors_hooks(*hooks):
+            outputs = as_tuple(attempt.apply(*leaves))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        theirs = {"input": tensors, "output": outputs}
         positions = 0  # bytes
         for tensor in kept:
-            of = next(
-                (
-                    name
-                    for name, others in (("input", tensors), ("output", outputs))
-                    if storage_of(tensor) in map(storage_of, others)
-                ),
-                None,
-            )
-            if of and of not in what:
-                yield _(GOT[of, len(kept) == 1])
-            if of:
+            itself = [
+                name
+                for name, others in theirs.items()
+                if storage_of(tensor) in map(storage_of, others)
+            ]
+            if itself:
+                if itself[0] not in what:
+                    yield _(GOT[itself[0], len(kept) == 1])
                 continue
             if "positions" in what and not tensor.is_floating_point():
                 positions += tensor.untyped_storage().nbytes()
                 continue
-            for name, others in (("input", tensors), ("output", outputs)):
+            for name, others in theirs.items():
                 if any(
                     tensor.shape == o.shape and torch.equal(tensor, o) for o in others
                 ):

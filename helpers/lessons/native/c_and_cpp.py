@@ -80,9 +80,7 @@ def _first_error(text, calls):
     found = re.search("^(cell|doors)" + error, text, re.MULTILINE) or re.search(
         r"(\w+)" + error, text
     )
-    if not found:
-        return _("it does not compile: {error}").format(error=text[:200])
-    file, line, message = found.groups()
+    file, line, message = found.groups() if found else ("", "", text[:200])
     if file == "doors":
         return _(
             "the check calls {calls}, and that does not fit. Look at name and "
