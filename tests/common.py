@@ -53,7 +53,7 @@ def assert_agree(ours, theirs, inputs, dtype):
         right.dtype,
         right.device,
     )
-    torch.testing.assert_close(mine, right, **TOLERANCE[dtype])
+    torch.testing.assert_close(mine, right, **TOLERANCE[dtype], equal_nan=True)
     leaves = [i for i in inputs if isinstance(i, torch.Tensor) and i.requires_grad]
     for weight in (
         random(*right.shape, dtype=right.dtype, seed=1).detach(),
@@ -66,7 +66,7 @@ def assert_agree(ours, theirs, inputs, dtype):
             torch.testing.assert_close(one, other, **TOLERANCE[dtype])
 
 
-def assert_raises(kind, words, op, *inputs):
-    with pytest.raises(kind) as caught:
+def assert_refused(words, op, *inputs):
+    with pytest.raises((TypeError, ValueError)) as caught:
         op(*inputs)
     assert words in str(caught.value)

@@ -36,19 +36,6 @@ def test_a_second_derivative_that_is_zero():
     assert grad(slope.sum(), value)[0].eq(0).all()
 
 
-def test_a_query_that_sees_no_key_gets_and_sends_zeros():
-    tensors = [random(3, 2, seed=k) for k in range(3)]
-    sees = torch.tensor(
-        [[True, False, True], [False, False, False], [True, True, True]]
-    )
-    y = attention(*tensors, sees)
-    first = grad(y.square().sum(), tensors, create_graph=True)
-    second = grad(sum(g.square().sum() for g in first), tensors)
-    for result in (y, first[0], second[0]):
-        assert result[1].eq(0).all() and result[[0, 2]].ne(0).all()
-    assert all(g.isfinite().all() for g in (*first, *second))
-
-
 @pytest.mark.parametrize("length", (256, 1024))
 def test_memory_does_not_depend_on_the_length(length):
     """Peaks in units of one input: 32 rows of the scores are half a unit."""
