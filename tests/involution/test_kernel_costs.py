@@ -17,10 +17,7 @@ ARCHITECTURES = [] if NO_NVRTC else architectures()
 each_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
 
 
-# Loads, counted by the emulator. Those of forward are in chapter 15.
-
-
-# Registers
+# Registers. How often a warp waits, and how many a scheduler holds, chapter 15 prints.
 
 
 def assert_spills_nothing(architecture, source, names, registers):
@@ -64,10 +61,6 @@ def test_every_fast_kernel_compiles_and_spills_nothing(architecture):
 # Instructions, counted in machine code
 
 
-# 31 loads of 8 bytes under way keep the L1 cache of an H100 busy for 250 cycles; see
-# chapter 15
-
-
 SASS = """
 //--------------------- .text.dot --------------------------
 .text.dot:
@@ -98,49 +91,6 @@ def test_the_inner_loop_is_found():
     assert instructions.count_text(twice) == (6, 2, 1, 5, 0)
     straight = re.sub("@P. BRA", "MOV", SASS)
     assert instructions.count_text(straight) == (11, 2, 2, 0, 0)
-
-
-def marked(instruction, marks=7, waits=()):
-    bits = marks << 46 | sum(1 << 52 + scoreboard for scoreboard in waits)
-    return (
-        f"        /*0000*/  {instruction} ;  /* 0x{0:016x} */\n  /* 0x{bits:016x} */\n"
-    )
-
-
-def test_how_often_a_warp_waits_for_data():
-    def trips(*lines):
-        text = ".L_x_0:\n" + "".join(lines) + marked("@P0 BRA `(.L_x_0)")
-        return instructions.count_text(text).round_trips
-
-    first, second = marked("LDG.E R4, [R2]", marks=0), marked("LDG.E R5, [R3]", marks=1)
-    use_first, use_second = (
-        marked("FFMA R6, R4", waits=[0]),
-        marked("FFMA R7, R5", waits=[1]),
-    )
-    assert trips(first, use_first, second, use_second) == 2
-    assert trips(first, second, use_first, use_second) == 1
-    assert trips(first, second, marked("FFMA R6, R4, R5", waits=[0, 1])) == 1
-    # One load needs another's data.
-    address = marked("LDG.E R5, [R4]", marks=1, waits=[0])
-    assert trips(first, address, use_second) == 2
-    # Each of the next pass, before it is needed.
-    ahead = (
-        use_first,
-        first,
-        use_second,
-        second,
-    )
-    assert trips(*ahead) == 1
-    assert trips(marked("FFMA R6, R4")) == 0
-
-
-def test_how_many_warps_a_scheduler_holds():
-    all_schedulers = instructions.SCHEDULERS * 32
-    assert instructions.resident_warps(3 * all_schedulers, 32) == 3
-    assert instructions.resident_warps(99 * all_schedulers, 32) == 16
-    # 40 are given out.
-    assert instructions.resident_warps(99 * all_schedulers, 33) == 12
-    assert instructions.resident_warps(99 * all_schedulers, 80) == 6
 
 
 def test_without_nvdisasm_one_sentence_says_what_to_install(monkeypatch):

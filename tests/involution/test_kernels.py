@@ -15,7 +15,7 @@ from tests.involution.reference import (
     JUDGES,
     SMALL,
     assert_close,
-    case_and_loops,
+    case_and_results,
     each_dtype,
     each_kernel,
     make_geometry,
@@ -32,7 +32,7 @@ from tests.needs import needs_compiler
 @needs_compiler
 @each_kernel
 @each_dtype
-def test_the_readable_kernels_agree_with_loops(dtype, kernel):
+def test_the_readable_kernels_agree_with_unfold(dtype, kernel):
     for geometry, case, expected in random_cases(50, dtype):
         actual = getattr(involution, kernel)(*operands(kernel, *case), geometry)
         assert_close(actual, expected[kernel], dtype)
@@ -41,12 +41,12 @@ def test_the_readable_kernels_agree_with_loops(dtype, kernel):
 @needs_compiler
 @each_kernel
 @each_dtype
-def test_the_fast_kernels_agree_with_loops(dtype, kernel, monkeypatch):
+def test_the_fast_kernels_agree_with_unfold(dtype, kernel, monkeypatch):
     # Two channels a thread, whatever the size.
     monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
     monkeypatch.setattr(launch, "CHANNELS", (2, 1))
     for name in JUDGES if dtype == torch.float32 else ("window, one group", "stride"):
-        case, expected = case_and_loops(JUDGES[name], dtype)
+        case, expected = case_and_results(JUDGES[name], dtype)
         actual = involution.fast(kernel, *operands(kernel, *case), JUDGES[name])
         assert_close(actual, expected[kernel], dtype)
 

@@ -10,7 +10,7 @@ from helpers.ops.involution.geometry import KERNELS, operands
 from tests.involution.reference import (
     SMALL,
     assert_close,
-    case_and_loops,
+    case_and_results,
     channels_last,
     channels_last_with_gaps,
     each_dtype,
@@ -120,9 +120,9 @@ def test_more_blocks_than_a_grid_holds_are_refused():
 @each_kernel
 @each_dtype
 @pytest.mark.parametrize("channels", ["two", "three", "eight"])
-def test_any_layout_gives_what_loops_give(channels, dtype, kernel):
+def test_any_layout_gives_what_unfold_gives(channels, dtype, kernel):
     geometry = SMALL[f"{channels} channels a group"]
-    case, expected = case_and_loops(geometry, dtype)
+    case, expected = case_and_results(geometry, dtype)
     for layout in (with_gaps, channels_last, channels_last_with_gaps, transposed):
         first, second = map(layout, operands(kernel, *case))
         result, _ = launched(kernel, first, second, geometry, on_cpu)
@@ -202,16 +202,3 @@ def test_elements_that_lie_apart_are_loaded_one_by_one(kernel, monkeypatch):
     assert template(name)[kernel != "grad_weight"] == 1
     expected = getattr(plain, kernel)(*case, geometry)
     assert_close(result, expected, torch.float16)
-
-
-@pytest.mark.parametrize("stride, dilation, pixels", [(2, 1, 2), (4, 1, 1), (1, 4, 1)])
-def test_neighbours_share_a_thread_only_if_that_saves_loads(
-    stride, dilation, pixels, monkeypatch
-):
-    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
-    padding = dilation if stride == 1 else 1
-    geometry = make_geometry(
-        1, 1, 1, (1, 8 * stride), (1, 3), (1, stride), (0, padding), (1, dilation)
-    )
-    name, *_ = chosen("forward", geometry, torch.float32)
-    assert template(name)[1] == pixels
