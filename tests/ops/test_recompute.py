@@ -275,12 +275,12 @@ def part(*after):
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), *after, nn.Linear(6, 4))
 
 
-def reversible_model(depth, *after, dtype=torch.float64):
+def reversible_model(depth, *after):
     torch.manual_seed(0)
     blocks = [
         (part(*copy.deepcopy(after)), part(*copy.deepcopy(after))) for _ in range(depth)
     ]
-    return ReversibleSequential(blocks).to(dtype)
+    return ReversibleSequential(blocks).double()
 
 
 def residual(model, x1, x2):
@@ -290,29 +290,26 @@ def residual(model, x1, x2):
     return x1, x2
 
 
-def halves(dtype=torch.float64):
-    return random(8, 4, dtype=dtype), random(8, 4, dtype=dtype, seed=1)
+def halves():
+    return random(8, 4), random(8, 4, seed=1)
 
 
-@pytest.mark.parametrize(
-    "dtype, tolerance", [(torch.float64, 1e-12), (torch.bfloat16, 0.1)]
-)
-def test_blocks_with_the_numbers_of_the_plain_model(dtype, tolerance):
+def test_blocks_with_the_numbers_of_the_plain_model():
     exact, near = [], []
     for how in (plain, residual):
-        model = reversible_model(3, nn.Dropout(0.5), nn.BatchNorm1d(6), dtype=dtype)
-        x1, x2 = halves(dtype)
+        model = reversible_model(3, nn.Dropout(0.5), nn.BatchNorm1d(6))
+        x1, x2 = halves()
         y1, y2 = how(model, x1, x2)
         loss = (y1.square() + y2.sin()).sum()
         near.append(grad(loss, [x1, x2, *model.parameters()]))
         exact.append([y1, y2, torch.rand(2), *model.buffers()])
     torch.testing.assert_close(*exact, rtol=0, atol=0)
-    if dtype == torch.float64:
-        model = reversible_model(3)
-        back = model.inverse(*model(x1, x2))
-        torch.testing.assert_close(back, (x1, x2))
-    for one, other in zip(*near, strict=True):
-        assert (one - other).norm() <= tolerance * other.norm()
+    torch.testing.assert_close(*near)
+
+
+def test_the_inverse_gives_the_inputs_back():
+    model = reversible_model(3)
+    torch.testing.assert_close(model.inverse(*model(*halves())), halves())
 
 
 def test_derivatives_of_halves_of_different_shapes_and_a_loss_of_one_of_them():
