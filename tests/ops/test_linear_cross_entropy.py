@@ -32,10 +32,6 @@ def small():
     return random(5, 3), random(4, 3, seed=1), torch.tensor([3, 0, -100, 1, 2])
 
 
-def theirs(x, weight, target, **options):
-    return F.cross_entropy(x @ weight.t(), target, **options)
-
-
 def backward(loss, *tensors):
     return torch.autograd.grad(loss, tensors)
 
@@ -154,25 +150,25 @@ def test_large_logits():
         assert_agree(of_target, of_logits, arguments, torch.float32)
 
 
-def test_sums_over_chunks_in_float32():
+@pytest.mark.parametrize(
+    "dtype, rows, size, chunk_size, reduction",
+    [
+        (torch.bfloat16, 2048, 2.0, 1025, "mean"),
+        (torch.bfloat16, 2048, 2.0, 8, "sum"),
+        (torch.float16, 512, 300.0, 257, "mean"),
+    ],
+)
+def test_sums_over_chunks_in_float32(dtype, rows, size, chunk_size, reduction):
     """In bfloat16 a sum of ones ends at 256, in float16 300 · 512 / 2 is infinite."""
-    for dtype, rows, size in ((torch.bfloat16, 2048, 2.0), (torch.float16, 512, 300.0)):
-        x = torch.full((rows, 1), size, dtype=dtype)
-        weight = torch.zeros(2, 1, dtype=dtype, requires_grad=True)
-        bias = torch.zeros(2, dtype=dtype, requires_grad=True)
-        target, chunk_size = torch.zeros(rows, dtype=torch.int64), 1 + rows // 2
-        loss = linear_cross_entropy(
-            x, weight, target, linear_bias=bias, chunk_size=chunk_size
-        )
-        given = torch.autograd.grad(loss, (weight, bias))
-        assert given[0].tolist() == [[-size / 2], [size / 2]]
-        assert given[1].tolist() == [-0.5, 0.5]
-        many = linear_cross_entropy(x, weight, target, chunk_size=8, reduction="sum")
-        if dtype == torch.bfloat16:
-            assert torch.autograd.grad(many, weight)[0].tolist() == [
-                [-2048.0],
-                [2048.0],
-            ]
+    x = torch.full((rows, 1), size, dtype=dtype)
+    weight, bias = (torch.zeros(2, *n, dtype=dtype).requires_grad_() for n in ([1], []))
+    options = {"chunk_size": chunk_size, "reduction": reduction}
+    target = torch.zeros(rows, dtype=torch.int64)
+    loss = linear_cross_entropy(x, weight, target, linear_bias=bias, **options)
+    of_weight, of_bias = backward(loss, weight, bias)
+    half = rows / 2 if reduction == "sum" else 0.5
+    assert of_weight.tolist() == [[-half * size], [half * size]]
+    assert of_bias.tolist() == [-half, half]
 
 
 def test_predicted():
@@ -194,25 +190,25 @@ def test_predicted():
 # Where else it is called
 
 
+@pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast(dtype):
+def test_autocast(dtype, reduction):
     x, weight, bias, _, target, _ = of_linear_cross_entropy(torch.float32)["mean"]
+
+    def ours(x, weight, bias):
+        options = {"linear_bias": bias, "reduction": reduction}
+        return linear_cross_entropy(x, weight, target, **options)
+
+    def right(x, weight, bias):
+        logits = F.linear(x, weight, bias)
+        return F.cross_entropy(logits, target, reduction=reduction)
+
     with torch.autocast("cpu", dtype=dtype):
-        for reduction in ("mean", "none"):
-            losses = [
-                linear_cross_entropy(
-                    x, weight, target, linear_bias=bias, reduction=reduction
-                ),
-                F.cross_entropy(F.linear(x, weight, bias), target, reduction=reduction),
-            ]
-            torch.testing.assert_close(*losses)  # and their dtype, float32
-            given, right = (
-                torch.autograd.grad(loss.sum(), (x, weight, bias)) for loss in losses
-            )
-            torch.testing.assert_close(given, right, rtol=2e-2, atol=2e-3)
-        linear_cross_entropy(x.to(dtype), weight, target, linear_bias=bias).backward()
-        wide = linear_cross_entropy(x.double(), weight.double(), target)
-    assert weight.grad.dtype == wide.to(torch.float32).dtype == torch.float32
+        assert_agree(ours, right, [x, weight, bias], dtype)
+        mixed = ours(x.to(dtype), weight, bias)
+        wide = ours(x.double(), weight.double(), None)
+    mixed.sum().backward()
+    assert weight.grad.dtype == mixed.dtype == torch.float32
     assert wide.dtype == torch.float64
 
 
