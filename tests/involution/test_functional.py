@@ -7,7 +7,7 @@ import torch
 from torch.autograd import grad
 from torch.utils.flop_counter import FlopCounterMode
 
-from helpers.ops.involution import cpu, involution2d, plain
+from helpers.ops.involution import cpu, involution2d
 from helpers.ops.involution.geometry import KERNELS
 from tests.involution.reference import (
     SMALL,
@@ -63,19 +63,6 @@ def test_channels_last_in_channels_last_out(device):
     output = call(last, weight)
     for result in (output, *grad(output.pow(2).sum(), last)):
         assert result.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_many_chunks_are_as_one(monkeypatch):
-    monkeypatch.setattr(cpu, "available", lambda: False)
-    input, weight, call = same_size()
-
-    def output_and_gradients():
-        output = call(input, weight)
-        return output, *grad(output.pow(2).sum(), (input, weight))
-
-    expected = output_and_gradients()
-    monkeypatch.setattr(plain, "CHUNK", 1)
-    torch.testing.assert_close(output_and_gradients(), expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

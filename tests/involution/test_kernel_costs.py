@@ -20,42 +20,33 @@ each_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
 # Registers. How often a warp waits, and how many a scheduler holds, chapter 15 prints.
 
 
-def assert_spills_nothing(architecture, source, names, registers):
-    kernels = compile_for(architecture, source, sorted(names))
-    assert kernels.keys() == set(names)
-    for name, resources in kernels.items():
-        assert resources.spilled_bytes == 0 and resources.stack_bytes == 0, name
-        assert 0 < resources.registers <= registers, name
-
-
 @needs_nvrtc
 @each_architecture
-def test_every_readable_kernel_compiles_and_spills_nothing(architecture):
-    # Every type for every architecture; 64-bit indices for the oldest and the newest.
+def test_every_kernel_compiles_and_spills_nothing(architecture):
+    # Every type, and 64-bit indices, for the oldest and the newest.
     is_last = architecture in (ARCHITECTURES[0], ARCHITECTURES[-1])
-    names = involution.all_names(index=launch.INDEXES if is_last else ["int"])
-    # two blocks of 256 threads fit, at least
-    assert_spills_nothing(architecture, launch.SOURCE, names, registers=128)
-
-
-@needs_nvrtc
-@each_architecture
-def test_every_fast_kernel_compiles_and_spills_nothing(architecture):
-    is_last = architecture in (ARCHITECTURES[0], ARCHITECTURES[-1])
+    readable = involution.all_names(index=launch.INDEXES if is_last else ["int"])
     large, small = benchmark.geometry_of(8, 64, 56), benchmark.geometry_of(8, 512, 7)
     sparse = large._replace(
         stride_height=2, stride_width=2, dilation_height=2, dilation_width=3
     )
     wide = large._replace(kernel_height=launch.WIDEST, kernel_width=launch.WIDEST)
-    names = {
+    fast = {
         launch.fast_kernel_name(kernel, dtype, geometry, pack)
         for kernel in KERNELS
         for geometry in ((large, small, sparse, wide) if is_last else (large, small))
         for dtype in (launch.TYPES if is_last else [torch.float32, torch.float16])
         for pack in (1, launch.PACK_BYTES // dtype.itemsize)
     }
-    # three blocks of 128 threads fit, at least
-    assert_spills_nothing(architecture, launch.FAST_SOURCE, names, registers=168)
+    for source, names, registers in (
+        (launch.SOURCE, readable, 128),  # two blocks of 256 threads fit, at least
+        (launch.FAST_SOURCE, fast, 168),  # three of 128
+    ):
+        kernels = compile_for(architecture, source, sorted(names))
+        assert kernels.keys() == set(names)
+        for name, resources in kernels.items():
+            assert resources.spilled_bytes == 0 and resources.stack_bytes == 0, name
+            assert 0 < resources.registers <= registers, name
 
 
 # Instructions, counted in machine code
