@@ -154,17 +154,15 @@ def test_keeps_what_backward_needs_and_nothing_else(name):
     assert [places.get(t.data_ptr(), "intermediate") for t in kept] == SAVED[name]
 
 
-def of_an_operation(op):
-    arguments = op.samples(torch.float64)[op.small[0]]
-    return op.function, [a.detach() if torch.is_tensor(a) else a for a in arguments]
-
-
 def root(z, a):
     return (z + a / z) / 2
 
 
-TWOS = torch.full((3, 4), 2.0, dtype=torch.float64)
-CALLS = {name: of_an_operation(op) for name, op in OPS.items()} | {
+TWOS = torch.full((3, 4), 2.0, dtype=torch.float64, requires_grad=True)
+CALLS = {
+    name: (op.function, op.samples(torch.float64)[op.small[0]])
+    for name, op in OPS.items()
+} | {
     "fixed_point": (lambda a: fixed_point(root, torch.ones_like(a), a), [TWOS]),
     "recompute": (lambda x: recompute(lambda x: x.sin().exp(), x), [TWOS]),
     "reversible": (ReversibleSequential([(torch.nn.Tanh(),) * 2]), [TWOS] * 2),
@@ -172,16 +170,11 @@ CALLS = {name: of_an_operation(op) for name, op in OPS.items()} | {
 
 
 def derive(function, arguments, order):
-    leaves = [a.clone().requires_grad_() for a in arguments if is_float(a)]
-    arguments = [*leaves, *arguments[len(leaves) :]]
+    leaves = [a for a in arguments if is_differentiable(a)]
     outputs = function(*arguments)
     for _ in range(order):
         loss = sum(y.abs().square().sum() for y in tree_leaves(outputs))
         outputs = torch.autograd.grad(loss, leaves, create_graph=True)
-
-
-def is_float(argument):
-    return torch.is_tensor(argument) and argument.is_floating_point()
 
 
 @pytest.mark.parametrize("order", [1, 2])
