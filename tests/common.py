@@ -23,7 +23,7 @@ def random(*shape, dtype=torch.float64, seed=0):
     )
 
 
-def layouts(dtype=torch.float64):
+def layouts(dtype):
     """Tensors of one shape whose memory lies differently, and empty ones."""
     return {
         "contiguous": random(3, 4, dtype=dtype),

@@ -136,7 +136,7 @@ def test_a_block_starts_as_the_identity():
     assert isinstance(block, Bottleneck) and block(input).equal(input)
 
 
-def published_network(blocks, x, state, stem=3):
+def published_network(blocks, x, state, stem):
     """The published network, in PyTorch's functions. It draws its parameters, into
     `state`.
 

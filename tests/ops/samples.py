@@ -34,7 +34,7 @@ def log_add_exp(x):
     return torch.logaddexp(x, torch.zeros_like(x))
 
 
-def reversed_slope(x, scale=1.0):
+def reversed_slope(x, scale):
     constant = x.detach()
     return constant - scale * (x - constant)
 
@@ -44,13 +44,13 @@ def rounded(x):
     return torch.round(constant) + (x - constant)
 
 
-def signed(x, clip=1.0):
+def signed(x, clip):
     constant = x.detach()
     step = torch.where(constant >= 0, 1.0, -1.0).to(x.dtype)
     return step + (constant.abs() <= clip) * (x - constant)
 
 
-def spiked(x, slope=25.0):
+def spiked(x, slope):
     """The step, and the surrogate's series around x."""
     constant = x.detach()
     difference, falling = x - constant, 1 + slope * constant.abs()

@@ -123,7 +123,7 @@ def milliseconds(function, threads, seconds):
     return timer.blocked_autorange(min_run_time=seconds).median * 1e3
 
 
-def device_seconds(calls, rounds=20):
+def device_seconds(calls):
     """Of one of the calls, on the device alone: the best of several replays of a CUDA
     graph.
     """
@@ -138,7 +138,7 @@ def device_seconds(calls, rounds=20):
             call()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     best = math.inf
-    for _ in range(rounds):
+    for _ in range(20):
         begin.record()
         graph.replay()
         end.record()
