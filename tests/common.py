@@ -23,7 +23,7 @@ def random(*shape, dtype=torch.float64, seed=0):
     )
 
 
-def layouts(dtype=torch.float64):
+def layouts(dtype):
     """Tensors of one shape whose memory lies differently, and empty ones."""
     return {
         "contiguous": random(3, 4, dtype=dtype),
@@ -46,14 +46,12 @@ class Does(torch.nn.Module):
 
 
 def assert_agree(ours, theirs, inputs, dtype):
-    """Values, and gradients for a random and for an expanded grad_output (that of a sum)."""
+    """Values, and gradients for a random and for an expanded grad_output (that of a sum).
+
+    `assert_close` compares shapes, dtypes and devices, too.
+    """
     mine, right = ours(*inputs), theirs(*inputs)
-    assert (mine.shape, mine.dtype, mine.device) == (
-        right.shape,
-        right.dtype,
-        right.device,
-    )
-    torch.testing.assert_close(mine, right, **TOLERANCE[dtype])
+    torch.testing.assert_close(mine, right, **TOLERANCE[dtype], equal_nan=True)
     leaves = [i for i in inputs if isinstance(i, torch.Tensor) and i.requires_grad]
     for weight in (
         random(*right.shape, dtype=right.dtype, seed=1).detach(),
@@ -62,11 +60,10 @@ def assert_agree(ours, theirs, inputs, dtype):
         given = torch.autograd.grad(mine, leaves, weight, retain_graph=True)
         expected = torch.autograd.grad(right, leaves, weight, retain_graph=True)
         for one, other in zip(given, expected, strict=True):
-            assert one.dtype == other.dtype
             torch.testing.assert_close(one, other, **TOLERANCE[dtype])
 
 
-def assert_raises(kind, words, op, *inputs):
-    with pytest.raises(kind) as caught:
+def assert_refused(words, op, *inputs):
+    with pytest.raises((TypeError, ValueError)) as caught:
         op(*inputs)
     assert words in str(caught.value)

@@ -42,7 +42,6 @@ needs_builder = pytest.mark.skipif(
     reason=str(NO_COMPILER or "there is no c++"),
 )
 needs_nvrtc = pytest.mark.skipif(NO_NVRTC is not None, reason=str(NO_NVRTC))
-needs_nvdisasm = pytest.mark.skipif(NO_NVDISASM is not None, reason=str(NO_NVDISASM))
 needs_triton = pytest.mark.skipif(NO_TRITON is not None, reason=str(NO_TRITON))
 
 

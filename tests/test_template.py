@@ -71,11 +71,8 @@ def test_an_empty_folder_will_do_with_git_in_it_or_with_the_name(tmp_path, monke
     [
         ("two words", "must be words of lower-case letters"),
         ("2fast", "after a letter: my_op; got '2fast'"),
-        ("Fast", "must be words of lower-case letters"),
         ("_fast", "joined by single underscores"),
-        ("fast_", "joined by single underscores"),
         ("fast__scans", "joined by single underscores"),
-        ("été", "must be words of lower-case letters"),
         ("lambda", "must not be a keyword of Python, got 'lambda'"),
         ("aten", "operators of PyTorch are named aten::…"),
         ("numpy", "`import numpy` finds something else"),

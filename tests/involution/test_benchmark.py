@@ -8,7 +8,7 @@ from helpers.ops.involution.geometry import operands
 from tests.involution.reference import (
     SMALL,
     assert_close,
-    case_and_loops,
+    case_and_results,
     each_kernel,
 )
 from tests.needs import needs_compiler
@@ -25,7 +25,7 @@ def test_it_prints_a_table(monkeypatch, capsys):
 @each_kernel
 def test_the_design_that_it_compares_with_is_right(kernel):
     geometry = SMALL["all options"]
-    case, expected = case_and_loops(geometry)
+    case, expected = case_and_results(geometry)
     run = involution.runner(source=None)
     actual = benchmark.launch_constants(kernel, *operands(kernel, *case), geometry, run)
     assert_close(actual, expected[kernel], torch.float32)

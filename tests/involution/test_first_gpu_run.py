@@ -1,25 +1,25 @@
 """The script for a GPU, as far as a CPU can try it."""
 
-import pytest
+from types import SimpleNamespace
 
 from helpers.ops.involution import backends, first_gpu_run, operator, plain
+from helpers.ops.involution.geometry import KERNELS
+from tests.involution.reference import each_kernel
 
 
 def test_every_case_is_right_on_the_cpu():
     assert list(first_gpu_run.wrong_cases("cpu")) == []
 
 
-@pytest.mark.parametrize("kernel", ["forward", "grad_input", "grad_weight"])
+@each_kernel
 def test_a_wrong_kernel_is_named(kernel, monkeypatch):
-    class Wrong:
-        forward, grad_input = plain.forward, plain.grad_input
-        grad_weight = plain.grad_weight
-
-    right = getattr(plain, kernel)
-    setattr(Wrong, kernel, staticmethod(lambda *arguments: 2 * right(*arguments)))
-    monkeypatch.setattr(operator, "implementation", lambda device: Wrong)
-    wrong = list(first_gpu_run.wrong_cases("cpu"))
-    assert len(wrong) == len(list(first_gpu_run.cases("cpu"))) - 1  # not an empty batch
+    kernels = {name: getattr(plain, name) for name in KERNELS}
+    right = kernels[kernel]
+    kernels[kernel] = lambda *arguments: 2 * right(*arguments)
+    wrong = SimpleNamespace(**kernels)
+    monkeypatch.setattr(operator, "implementation", lambda device: wrong)
+    named = list(first_gpu_run.wrong_cases("cpu"))
+    assert len(named) == len(list(first_gpu_run.cases("cpu"))) - 1  # not an empty batch
 
 
 def test_without_a_gpu_it_says_why_nothing_was_run(capsys, monkeypatch):

@@ -46,13 +46,9 @@ def function(input, weight):
 # Registration
 
 
-def test_what_is_registered():
+def test_autocast_is_registered_for_cuda():
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    for name in operator.OPERATORS:
-        for key in ("CPU", "CUDA", "Meta", "FuncTorchBatched", "Autograd"):
-            assert has_kernel(f"extending_pytorch::{name}", key), (name, key)
-    for key in ("AutocastCPU", "AutocastCUDA"):
-        assert has_kernel("extending_pytorch::involution2d", key)
+    assert has_kernel("extending_pytorch::involution2d", "AutocastCUDA")
 
 
 @pytest.mark.parametrize("layout", [torch.clone, images_channels_last, transposed])

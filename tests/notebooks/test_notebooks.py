@@ -48,6 +48,14 @@ def tags(cell):
     return cell.metadata.get("tags", [])
 
 
+def is_folded(cell):
+    return cell.metadata.get("jupyter", {}).get("outputs_hidden")
+
+
+def printed(cell):
+    return "".join(output.get("text", "") for output in cell.outputs)
+
+
 def breaches(notebook):
     """The rules for a stored notebook that do not hold, as sentences."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -89,7 +97,7 @@ def test_stored_notebook_keeps_the_rules(path):
 def test_a_fold_shows_nothing_that_was_computed(path):
     """JupyterLab shows the first line of a folded output: that has to stand in the cell, too."""
     for cell in read(path)[1]:
-        if cell.metadata.get("jupyter", {}).get("outputs_hidden"):
+        if is_folded(cell):
             line = cell.outputs[0].get("text", "").split("\n")[0].strip()
             assert line and line in cell.source, (
                 f"print a heading before {line!r}, of its words"
@@ -99,10 +107,10 @@ def test_a_fold_shows_nothing_that_was_computed(path):
 @each_notebook
 def test_what_is_predicted_is_folded(path):
     for cell in read(path)[1]:
-        shown = "".join(output.get("text", "") for output in cell.outputs)
-        for answer in re.findall("○ It is (.+)[.] Predict before you run", shown):
-            folded = cell.metadata.get("jupyter", {}).get("outputs_hidden")
-            assert folded or answer in cell.source, f"fold the output: it says {answer}"
+        asked = re.findall("○ It is (.+)[.] Predict before you run", printed(cell))
+        for answer in asked:
+            told = not is_folded(cell) and answer not in cell.source
+            assert not told, f"fold the output: it says {answer}"
 
 
 @each_notebook
@@ -110,7 +118,7 @@ def test_what_follows_from_a_prediction_is_hidden_with_it(path):
     """What stands below a folded output is folded, too, unless a new section begins."""
     cells = read(path)[0].cells
     for cell, after in pairwise(cells):
-        if cell.metadata.get("jupyter", {}).get("outputs_hidden"):
+        if is_folded(cell):
             if after.cell_type == "code":
                 shows = after.outputs and not after.metadata.get("jupyter")
                 assert not shows, f"{after.id}: fold its output, or join the cells"
@@ -127,7 +135,7 @@ def test_a_tempting_prediction_is_known_and_can_be_made(path):
     text = "\n".join(cell.source for cell in notebook.cells)
     for cell in code:
         for key in re.findall(r'tempting="(.+?)"', cell.source):
-            stored = "".join(output.get("text", "") for output in cell.outputs)
+            stored = printed(cell)
             assert f"{int(path.stem[:2])} " == key[: key.index(" ") + 1], key
             for guess in TEMPTING[key]:
                 assert f"○ It is {shown(guess)}. " not in stored, "it is right"

@@ -2,6 +2,8 @@
 have.
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -32,7 +34,7 @@ def log_add_exp(x):
     return torch.logaddexp(x, torch.zeros_like(x))
 
 
-def reversed_slope(x, scale=1.0):
+def reversed_slope(x, scale):
     constant = x.detach()
     return constant - scale * (x - constant)
 
@@ -42,13 +44,13 @@ def rounded(x):
     return torch.round(constant) + (x - constant)
 
 
-def signed(x, clip=1.0):
+def signed(x, clip):
     constant = x.detach()
     step = torch.where(constant >= 0, 1.0, -1.0).to(x.dtype)
     return step + (constant.abs() <= clip) * (x - constant)
 
 
-def spiked(x, slope=25.0):
+def spiked(x, slope):
     """The step, and the surrogate's series around x."""
     constant = x.detach()
     difference, falling = x - constant, 1 + slope * constant.abs()
@@ -64,8 +66,6 @@ def of_linear(dtype):
         "without bias": ((4, 3), (2, 3), None),
         "vector": ((3,), (2, 3), (2,)),
         "three dimensions": ((2, 5, 3), (4, 3), (4,)),
-        "one output feature": ((4, 3), (1, 3), (1,)),
-        "one input feature": ((4, 1), (2, 1), (2,)),
         "empty batch": ((0, 3), (2, 3), (2,)),
         "empty batch of matrices": ((2, 0, 3), (2, 3), (2,)),
         "no input features": ((4, 0), (2, 0), (2,)),
@@ -85,13 +85,14 @@ def of_linear(dtype):
     return samples
 
 
-def of_target(input, linear_weight, linear_bias, target, options):
+def of_target(input, linear_weight, linear_bias, row_weight, target, options):
     """`linear_cross_entropy`, a few rows at a time."""
-    options = {"linear_bias": linear_bias, "chunk_size": 2} | options
+    tensors = {"linear_bias": linear_bias, "row_weight": row_weight}
+    options = tensors | {"chunk_size": 2} | options
     return linear_cross_entropy(input, linear_weight, target, **options)
 
 
-def of_logits(input, linear_weight, linear_bias, target, options):
+def of_logits(input, linear_weight, linear_bias, row_weight, target, options):
     options = dict(options)
     z_loss, softcap = options.pop("z_loss", 0), options.pop("softcap", 0)
     reduction, weight = options.pop("reduction", "mean"), options.pop("weight", None)
@@ -103,23 +104,28 @@ def of_logits(input, linear_weight, linear_bias, target, options):
         target.reshape(-1) if indices else target.reshape(logits.shape).to(logits.dtype)
     )
     of_class = None if weight is None else weight.to(logits.dtype)
-    losses = F.cross_entropy(logits, labels, of_class, reduction=reduction, **options)
-    if z_loss:
-        assert reduction != "mean" or weight is None, "which mean?"
-        squares = z_loss * torch.logsumexp(logits, 1).square()
-        counted = labels != -100 if indices else torch.ones_like(squares)
-        squares = squares * counted
-        losses = losses + {"none": squares, "sum": squares.sum()}.get(
-            reduction, squares.sum() / counted.sum()
-        )
-    return losses.reshape(shape) if reduction == "none" else losses
+    losses = partial(F.cross_entropy, logits, labels, of_class, **options)
+    if not z_loss and row_weight is None:
+        loss = losses(reduction=reduction)
+        return loss.reshape(shape) if reduction == "none" else loss
+    counted = labels != -100 if indices else torch.ones_like(logits[:, 0])
+    squares = z_loss * torch.logsumexp(logits, 1).square()
+    loss = losses(reduction="none") + squares * counted
+    if row_weight is not None:
+        counted = counted * row_weight.reshape(-1)
+        loss = loss * row_weight.reshape(-1)
+    if reduction == "none":
+        return loss.reshape(shape)
+    assert weight is None, "which mean?"
+    return loss.sum() / counted.sum()
 
 
 def of_linear_cross_entropy(dtype):
     """As the arguments of `of_target`."""
     classes = torch.tensor([0.5, 2.0, 0.0, 1.5], dtype=dtype)
-    rows, of_rows = ((5, 3), (4, 3), (4,)), [3, 0, -100, 1, 2]
-    images, of_images = ((2, 2, 3), (4, 3), (4,)), [[3, 0], [-100, 2]]
+    layer = (4, 3), (4,)
+    rows, of_rows = ((5, 3), *layer, None), [3, 0, -100, 1, 2]
+    images, of_images = ((2, 2, 3), *layer, None), [[3, 0], [-100, 2]]
     others = {"weight": classes, "z_loss": 0.1, "softcap": 1.5}
     shapes = {
         "mean": (*rows, of_rows, {}),
@@ -127,6 +133,7 @@ def of_linear_cross_entropy(dtype):
         "none": (
             (2, 2, 3),
             (4, 3),
+            None,
             None,
             of_images,
             {"reduction": "none", "label_smoothing": 0.2},
@@ -138,18 +145,21 @@ def of_linear_cross_entropy(dtype):
             {"label_smoothing": 0.1, "ignore_index": 1},
         ),
         "weighted": (*rows, of_rows, {"weight": classes}),
+        "weights of rows": ((5, 3), *layer, (5,), of_rows, {}),
         "everything": (
-            *images,
+            (2, 2, 3),
+            *layer,
+            (2, 2),
             of_images,
             {"reduction": "none", "label_smoothing": 0.3} | others,
         ),
         "z-loss": (*rows, of_rows, {"z_loss": 0.1}),
         "probabilities": (*images, None, {"label_smoothing": 0.2, "weight": classes}),
         "probabilities, none": (*images, None, {"reduction": "none"} | others),
-        "vector": ((3,), (4, 3), (4,), 3, {}),
-        "one class": ((3, 3), (1, 3), (1,), [0, -100, 0], {}),
-        "no features": ((3, 0), (4, 0), (4,), [3, 0, 1], {}),
-        "empty batch": ((0, 3), (4, 3), (4,), [], {"reduction": "sum"}),
+        "vector": ((3,), *layer, None, 3, {}),
+        "one class": ((3, 3), (1, 3), (1,), None, [0, -100, 0], {}),
+        "no features": ((3, 0), (4, 0), (4,), None, [3, 0, 1], {}),
+        "empty batch": ((0, 3), *layer, None, [], {"reduction": "sum"}),
     }
     samples = {}
     for name, (*sizes, target, options) in shapes.items():
@@ -167,9 +177,9 @@ def of_linear_cross_entropy(dtype):
     x = random(3, 5, dtype=dtype).detach().t().requires_grad_()
     weight = random(6, 8, dtype=dtype, seed=1).detach()[::2, ::2].t().requires_grad_()
     target = torch.tensor([[3, 0, 2, 1, 2]]).t()[:, 0]
-    samples["not contiguous"] = (x, weight, None, target, {})
+    samples["not contiguous"] = (x, weight, None, None, target, {})
     x, target = random(3, dtype=dtype).expand(5, 3), torch.tensor(2).expand(5)
-    samples["expanded"] = (x, weight, None, target, {})
+    samples["expanded"] = (x, weight, None, None, target, {})
     return samples
 
 

@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from helpers.lessons.memory import Alive, Kept
 from helpers.ops.attention import attention
-from tests.common import random
+from tests.common import assert_agree, random
 
 
 def by_pytorch(*tensors, **options):
@@ -34,19 +34,6 @@ def test_a_second_derivative_that_is_zero():
     query, key, value = random(3, 2).detach(), random(4, 2).detach(), random(4, 2)
     (slope,) = grad(attention(query, key, value).sum(), value, create_graph=True)
     assert grad(slope.sum(), value)[0].eq(0).all()
-
-
-def test_a_query_that_sees_no_key_gets_and_sends_zeros():
-    tensors = [random(3, 2, seed=k) for k in range(3)]
-    sees = torch.tensor(
-        [[True, False, True], [False, False, False], [True, True, True]]
-    )
-    y = attention(*tensors, sees)
-    first = grad(y.square().sum(), tensors, create_graph=True)
-    second = grad(sum(g.square().sum() for g in first), tensors)
-    for result in (y, first[0], second[0]):
-        assert result[1].eq(0).all() and result[[0, 2]].ne(0).all()
-    assert all(g.isfinite().all() for g in (*first, *second))
 
 
 @pytest.mark.parametrize("length", (256, 1024))
@@ -85,10 +72,4 @@ def test_causal_blocks_that_are_masked_whole_are_not_computed():
 def test_autocast_casts_as_pytorch_does():
     tensors = [random(5, 4, dtype=torch.float32, seed=k) for k in range(3)]
     with torch.autocast("cpu"):
-        y, right = attention(*tensors), by_pytorch(*tensors)
-        gradients = grad(
-            y.float().square().sum(), tensors
-        )  # inside, where it could cast, too
-    assert y.dtype == right.dtype == torch.bfloat16
-    torch.testing.assert_close(y, right, rtol=2e-2, atol=2e-2)
-    assert all(g.dtype == torch.float32 for g in gradients)
+        assert_agree(attention, by_pytorch, tensors, torch.bfloat16)

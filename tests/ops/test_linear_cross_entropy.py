@@ -13,7 +13,7 @@ from helpers.ops.linear_cross_entropy import (
     LinearCrossEntropyLoss,
     linear_cross_entropy,
 )
-from tests.common import random
+from tests.common import assert_agree, random
 from tests.ops.samples import of_linear_cross_entropy, of_logits, of_target
 
 ROWS, FEATURES, CLASSES, CHUNK = 128, 4, 256, 4
@@ -21,19 +21,15 @@ LOGITS, CHUNK_OF_LOGITS = ROWS * CLASSES * 4, CHUNK * CLASSES * 4
 INPUT, WEIGHT = ROWS * FEATURES * 4, CLASSES * FEATURES * 4
 
 
-def large(input_needs=True, weight_needs=True):
-    x = random(ROWS, FEATURES, dtype=torch.float32).detach().requires_grad_(input_needs)
-    weight = random(CLASSES, FEATURES, dtype=torch.float32, seed=1).detach()
+def large():
+    x = random(ROWS, FEATURES, dtype=torch.float32)
+    weight = random(CLASSES, FEATURES, dtype=torch.float32, seed=1)
     target = torch.randint(CLASSES, (ROWS,), generator=torch.Generator().manual_seed(0))
-    return x, weight.requires_grad_(weight_needs), target
+    return x, weight, target
 
 
 def small():
     return random(5, 3), random(4, 3, seed=1), torch.tensor([3, 0, -100, 1, 2])
-
-
-def theirs(x, weight, target, **options):
-    return F.cross_entropy(x @ weight.t(), target, **options)
 
 
 def backward(loss, *tensors):
@@ -57,6 +53,11 @@ def func_grad(f, x, weight, target):
     return torch.func.grad(f, (0, 1))(x.detach(), weight.detach(), target)
 
 
+def compiled(f, x, weight, target):
+    run = torch.compile(f, fullgraph=True, backend="aot_eager")
+    return backward(run(x, weight, target), x, weight)
+
+
 GRADIENTS = INPUT + WEIGHT
 # (what runs, the gradients that exist at once, how many tensors of a chunk's logits)
 RUNS = {
@@ -73,6 +74,7 @@ RUNS = {
     # In forward, the gradients exist once: one more tensor of logits is too many.
     "smoothed": (lambda f, *t: f(*t, label_smoothing=0.1), GRADIENTS, 1),
     "softcap": (lambda f, *t: f(*t, softcap=2.0), GRADIENTS, 2),
+    "compiled": (compiled, GRADIENTS, 2),
 }
 
 
@@ -86,16 +88,6 @@ def test_peak_memory(run):
     allowed = gradients + (chunks + 0.5) * CHUNK_OF_LOGITS
     assert allowed < LOGITS
     assert gradients <= peak_bytes(lambda: call(ours, *arguments), "cpu") <= allowed
-
-
-def test_compiled_at_the_same_peak_memory():
-    torch.compiler.reset()
-    ours = partial(linear_cross_entropy, chunk_size=CHUNK)
-    run = torch.compile(ours, fullgraph=True, backend="aot_eager")
-    x, weight, target = large()
-    backward(run(x, weight, target), x, weight)
-    peak = peak_bytes(lambda: backward(run(x, weight, target), x, weight), "cpu")
-    assert peak <= 2 * GRADIENTS + 1.5 * CHUNK_OF_LOGITS
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
@@ -113,17 +105,13 @@ def test_checkpoint(reduction):
 # Work
 
 
-@pytest.mark.parametrize("reduction, of_backward", [("mean", 0), ("none", 1)])
-def test_logits_are_computed_once_or_again_for_each_backward_of_none(
-    reduction, of_backward
-):
+@pytest.mark.parametrize("reduction, times", [("mean", 1), ("none", 2)])
+def test_logits_are_computed_once_or_again_for_the_backward_of_none(reduction, times):
     x, weight, target = large()
     with patch.object(torch, "mm", side_effect=torch.mm) as chunks:
         ours = partial(linear_cross_entropy, reduction=reduction, chunk_size=CHUNK)
-        loss = ours(x, weight, target).sum()
-        assert chunks.call_count == ROWS // CHUNK
-        backward(loss, x, weight)
-        assert chunks.call_count == (1 + of_backward) * ROWS // CHUNK
+        backward(ours(x, weight, target).sum(), x, weight)
+    assert chunks.call_count == times * ROWS // CHUNK
 
 
 # Where numbers end
@@ -133,14 +121,10 @@ def test_logits_are_computed_once_or_again_for_each_backward_of_none(
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("rows", [0, 3])
 def test_all_ignored(rows, reduction, label_smoothing):
-    x, weight = random(rows, 3), random(4, 3, seed=1)
+    layer = random(rows, 3), random(4, 3, seed=1), None, None
     options = {"reduction": reduction, "label_smoothing": label_smoothing}
-    arguments = x, weight, None, torch.full((rows,), -100), options
-    mine, right = of_target(*arguments), of_logits(*arguments)
-    torch.testing.assert_close(mine, right, equal_nan=True)
-    torch.testing.assert_close(
-        backward(mine.sum(), x, weight), backward(right.sum(), x, weight)
-    )
+    arguments = *layer, torch.full((rows,), -100), options
+    assert_agree(of_target, of_logits, arguments, torch.float64)
 
 
 @pytest.mark.parametrize("wrong", [4, -1, 2**40])
@@ -158,77 +142,29 @@ def test_large_logits():
     weight = torch.tensor([[1e4], [-1e4], [0.0]], requires_grad=True)
     x = torch.tensor([[1.0], [1.0], [-1.0], [1e-4]], requires_grad=True)
     for bias in (None, torch.tensor([0.0, 0.0, -torch.inf])):
-        arguments = x, weight, bias, torch.tensor([0, 1, 0, 1]), {}
-        mine, right = of_target(*arguments), of_logits(*arguments)
-        torch.testing.assert_close(mine, right)
-        torch.testing.assert_close(
-            backward(mine, x, weight), backward(right, x, weight)
-        )
+        arguments = x, weight, bias, None, torch.tensor([0, 1, 0, 1]), {}
+        assert_agree(of_target, of_logits, arguments, torch.float32)
 
 
-def test_sums_over_chunks_in_float32():
+@pytest.mark.parametrize(
+    "dtype, rows, size, chunk_size, reduction",
+    [
+        (torch.bfloat16, 2048, 2.0, 1025, "mean"),
+        (torch.bfloat16, 2048, 2.0, 8, "sum"),
+        (torch.float16, 512, 300.0, 257, "mean"),
+    ],
+)
+def test_sums_over_chunks_in_float32(dtype, rows, size, chunk_size, reduction):
     """In bfloat16 a sum of ones ends at 256, in float16 300 · 512 / 2 is infinite."""
-    for dtype, rows, size in ((torch.bfloat16, 2048, 2.0), (torch.float16, 512, 300.0)):
-        x = torch.full((rows, 1), size, dtype=dtype)
-        weight = torch.zeros(2, 1, dtype=dtype, requires_grad=True)
-        bias = torch.zeros(2, dtype=dtype, requires_grad=True)
-        target, chunk_size = torch.zeros(rows, dtype=torch.int64), 1 + rows // 2
-        loss = linear_cross_entropy(
-            x, weight, target, linear_bias=bias, chunk_size=chunk_size
-        )
-        given = torch.autograd.grad(loss, (weight, bias))
-        assert given[0].tolist() == [[-size / 2], [size / 2]]
-        assert given[1].tolist() == [-0.5, 0.5]
-        many = linear_cross_entropy(x, weight, target, chunk_size=8, reduction="sum")
-        if dtype == torch.bfloat16:
-            assert torch.autograd.grad(many, weight)[0].tolist() == [
-                [-2048.0],
-                [2048.0],
-            ]
-
-
-# Weights of rows, and predictions
-
-
-def weighted_rows(x, weight, of_rows, target, reduction):
-    """By PyTorch's own losses of the rows."""
-    losses = of_rows * theirs(x, weight, target, reduction="none")
-    if reduction == "none":
-        return losses
-    return losses.sum() / (
-        1 if reduction == "sum" else (of_rows * (target != -100)).sum()
-    )
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_weights_of_rows(reduction):
-    x, weight, target = small()
-    of_rows = torch.tensor(
-        [0.5, -2.0, 3.0, 0.0, 2.5], dtype=torch.float64, requires_grad=True
-    )
-    options = {"target": target, "reduction": reduction}
-    right = partial(weighted_rows, **options)
-
-    def ours(x, weight, of_rows):
-        return linear_cross_entropy(
-            x, weight, row_weight=of_rows, chunk_size=2, **options
-        )
-
-    results = []
-    for f in (ours, right):
-        loss, along = f(x, weight, of_rows), random(5, seed=3).detach()
-        first = torch.autograd.grad(
-            (loss * along).sum(), (x, weight, of_rows), create_graph=True
-        )
-        second = backward(sum(g.square().sum() for g in first), x, weight, of_rows)
-        tensors = tuple(t.detach() for t in (x, weight, of_rows))
-        slope = torch.func.jvp(f, tensors, tuple(2 * t for t in tensors))
-        results.append((loss, first, second, slope))
-    torch.testing.assert_close(*results)
-    torch.compiler.reset()
-    for f in (ours, torch.func.grad(lambda *t: ours(*t).sum())):
-        compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
-        torch.testing.assert_close(compiled(*tensors), f(*tensors))
+    x = torch.full((rows, 1), size, dtype=dtype)
+    weight, bias = (torch.zeros(2, *n, dtype=dtype).requires_grad_() for n in ([1], []))
+    options = {"chunk_size": chunk_size, "reduction": reduction}
+    target = torch.zeros(rows, dtype=torch.int64)
+    loss = linear_cross_entropy(x, weight, target, linear_bias=bias, **options)
+    of_weight, of_bias = backward(loss, weight, bias)
+    half = rows / 2 if reduction == "sum" else 0.5
+    assert of_weight.tolist() == [[-half * size], [half * size]]
+    assert of_bias.tolist() == [-half, half]
 
 
 def test_predicted():
@@ -250,25 +186,25 @@ def test_predicted():
 # Where else it is called
 
 
+@pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast(dtype):
-    x, weight, bias, target, _ = of_linear_cross_entropy(torch.float32)["mean"]
+def test_autocast(dtype, reduction):
+    x, weight, bias, _, target, _ = of_linear_cross_entropy(torch.float32)["mean"]
+
+    def ours(x, weight, bias):
+        options = {"linear_bias": bias, "reduction": reduction}
+        return linear_cross_entropy(x, weight, target, **options)
+
+    def right(x, weight, bias):
+        logits = F.linear(x, weight, bias)
+        return F.cross_entropy(logits, target, reduction=reduction)
+
     with torch.autocast("cpu", dtype=dtype):
-        for reduction in ("mean", "none"):
-            losses = [
-                linear_cross_entropy(
-                    x, weight, target, linear_bias=bias, reduction=reduction
-                ),
-                F.cross_entropy(F.linear(x, weight, bias), target, reduction=reduction),
-            ]
-            torch.testing.assert_close(*losses)  # and their dtype, float32
-            given, right = (
-                torch.autograd.grad(loss.sum(), (x, weight, bias)) for loss in losses
-            )
-            torch.testing.assert_close(given, right, rtol=2e-2, atol=2e-3)
-        linear_cross_entropy(x.to(dtype), weight, target, linear_bias=bias).backward()
-        wide = linear_cross_entropy(x.double(), weight.double(), target)
-    assert weight.grad.dtype == wide.to(torch.float32).dtype == torch.float32
+        assert_agree(ours, right, [x, weight, bias], dtype)
+        mixed = ours(x.to(dtype), weight, bias)
+        wide = ours(x.double(), weight.double(), None)
+    mixed.sum().backward()
+    assert weight.grad.dtype == mixed.dtype == torch.float32
     assert wide.dtype == torch.float64
 
 

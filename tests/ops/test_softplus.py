@@ -46,14 +46,9 @@ def test_beta_in_half_precision(dtype, beta):
     """
     x = (torch.linspace(-8, 8, 101) / beta).to(dtype).requires_grad_()
     wide = x.detach().double().requires_grad_()
-    pairs = softplus(x, beta), softplus(wide, beta)
-    torch.testing.assert_close(
-        pairs[0].double(), pairs[1], rtol=torch.finfo(dtype).eps, atol=0
-    )
-    pairs = [
-        torch.autograd.grad(y.sum(), leaf)[0]
-        for y, leaf in zip(pairs, (x, wide), strict=True)
-    ]
-    torch.testing.assert_close(
-        pairs[0].double(), pairs[1], rtol=torch.finfo(dtype).eps, atol=0
-    )
+    results = []
+    for leaf in (x, wide):
+        y = softplus(leaf, beta)
+        (slope,) = torch.autograd.grad(y.sum(), leaf)
+        results.append((y.double(), slope.double()))
+    torch.testing.assert_close(*results, rtol=torch.finfo(dtype).eps, atol=0)

@@ -163,10 +163,6 @@ BAD = [
         "all_reduce: rank 1 has an input of shape (3, 4), but rank 0 (2, 4)",
     ),
     (
-        lambda rank: all_gather(ones(2, 4 + (rank == 1)), -2),
-        "all_gather: rank 1 has an input of shape ('*', 5), but rank 0 ('*', 4)",
-    ),
-    (
         lambda rank: halo_exchange(ones(2, 4, *[1] * (rank == 1)), 1, 0),
         "halo_exchange: rank 1 has an input of shape ('*', 4, 1), but rank 0 ('*', 4)",
     ),
@@ -208,23 +204,9 @@ BAD = [
         "halo_exchange: width is (0, 2), but the strip of rank 1 is only 1 high",
     ),
     (
-        lambda rank: halo_exchange(ones(2 - (rank == 0), 2), (1, 2), 0),
-        "halo_exchange: width is (1, 2), but the strip of rank 0 is only 1 high",
-    ),
-    (
         lambda rank: all_reduce(ones(2).int() if rank == 1 else ones(2)),
         "all_reduce: rank 1 refused its arguments",
         "torch.bfloat16, torch.float16, got torch.int32",
-    ),
-    (
-        lambda rank: copy(ones(2).to_sparse() if rank == 1 else ones(2)),
-        "copy: rank 1 refused its arguments",
-        "input must be dense (torch.strided), got torch.sparse_coo",
-    ),
-    (
-        lambda rank: halo_exchange(ones(6), 2**64 if rank == 1 else 1, 0),
-        "halo_exchange: rank 1 refused its arguments",
-        "width must be from 0 to 2**40, got 18446744073709551616",
     ),
     (
         lambda rank: vocab_parallel_cross_entropy(
@@ -256,6 +238,7 @@ EVERYWHERE = [
         lambda: all_gather(ones(2).long()),
         "input must be one of torch.float32, torch.float64,",
     ),
+    (lambda: copy(ones(2).to_sparse()), "input must be dense (torch.strided), got"),
     (lambda: copy(ones(*[1] * 9)), "input must have at most 8 dimensions, got 9"),
     (lambda: all_gather(ones(2), loss="mean"), f"{LOSS} 'mean'"),
     (lambda: all_reduce(ones(2), loss=None), f"{LOSS} None"),
@@ -265,7 +248,6 @@ EVERYWHERE = [
         "dim must be a dimension of an input with 1, got -2",
     ),
     (lambda: all_gather(ones(2), 0.0), "dim must be an int, got 0.0"),
-    (lambda: all_gather(ones(2), False), "dim must be an int, got False"),
     (
         lambda: all_to_all(ones(2, 2), 0, 2),
         "concat_dim must be a dimension of an input with 2, got 2",
@@ -281,14 +263,15 @@ EVERYWHERE = [
         "sizes that add up to 6, got [6.0, 0.0",
     ),
     (
-        lambda: all_to_all(ones(6, 2), 0, 1, sizes=[1] * dist.get_world_size()),
-        "sizes that add up to 6, got [1, 1",
-    ),
-    (
         lambda: reduce_scatter(
             ones(6), sizes=[7, -1] + [0] * (dist.get_world_size() - 2)
         ),
         "sizes that add up to 6, got [7, -1",
+    ),
+    (lambda: reduce_scatter(ones(6), sizes=to_the_last(5)), "add up to 6, got [0"),
+    (
+        lambda: halo_exchange(ones(6), 2**64, 0),
+        "from 0 to 2**40, got 18446744073709551",
     ),
     (lambda: halo_exchange(ones(6), 1.0, 0), f"{WIDTH} 1.0"),
     (lambda: halo_exchange(ones(6), (1, True), 0), f"{WIDTH} (1, True)"),
@@ -300,10 +283,6 @@ EVERYWHERE = [
     (
         lambda: halo_exchange(ones(6), -1, 1),
         "dim must be a dimension of an input with 1, got 1",
-    ),
-    (
-        lambda: copy(ones(2).to(torch.float8_e5m2)),
-        "torch.float16, got torch.float8_e5m2",
     ),
     *[
         (lambda a=a, o=o: vocab_parallel_cross_entropy(ones(2, 1), *a, **o), words)

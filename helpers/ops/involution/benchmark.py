@@ -123,7 +123,7 @@ def milliseconds(function, threads, seconds):
     return timer.blocked_autorange(min_run_time=seconds).median * 1e3
 
 
-def device_seconds(calls, rounds=20):
+def device_seconds(calls):
     """Of one of the calls, on the device alone: the best of several replays of a CUDA
     graph.
     """
@@ -138,7 +138,7 @@ def device_seconds(calls, rounds=20):
             call()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     best = math.inf
-    for _ in range(rounds):
+    for _ in range(20):
         begin.record()
         graph.replay()
         end.record()
@@ -147,9 +147,9 @@ def device_seconds(calls, rounds=20):
     return best / len(calls)
 
 
-def warm_and_flushed(function, tensors):
-    """Seconds of function(*tensors) on the device: where its L2 cache may hold the
-    tensors, and where calls on copies of them have taken their place.
+def flushed(function, tensors):
+    """Seconds of function(*tensors) on the device, where calls on copies of the tensors
+    have taken their place in its L2 cache.
     """
     in_cache = torch.cuda.get_device_properties(tensors[0].device).L2_cache_size
     count = 1 + -(-4 * in_cache // sum(tensor.nbytes for tensor in tensors))
@@ -163,9 +163,7 @@ def warm_and_flushed(function, tensors):
         kept.extend(result.detach() for result in results)
 
     calls = [partial(call, copy) for copy in copies] * -(-LAUNCHES // count)
-    return device_seconds([partial(function, *tensors)] * LAUNCHES), device_seconds(
-        calls
-    )
+    return device_seconds(calls)
 
 
 def peak_bytes(function, device):
@@ -254,10 +252,7 @@ def row_of(pair, tensors, device, options):
             milliseconds(f, options.threads, options.seconds) for f in (forward, both)
         ]
     else:
-        times = [
-            1e3 * warm_and_flushed(lambda *of, n=n: pair(*of)[n](), own)[1]
-            for n in (0, 1)
-        ]
+        times = [1e3 * flushed(lambda *of, n=n: pair(*of)[n](), own) for n in (0, 1)]
     return *times, peak_bytes(both, device)
 
 

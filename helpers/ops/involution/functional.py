@@ -55,9 +55,9 @@ def involution2d(input, weight, stride=1, padding=0, dilation=1):
             involution2d, (input, weight), input, weight, stride, padding, dilation
         )
     check_tensors(input=input, weight=weight)
-    stride = _pair("stride", stride, at_least=1)
-    padding = _pair("padding", padding, at_least=0)
-    dilation = _pair("dilation", dilation, at_least=1)
+    stride = _pair("stride", stride)
+    padding = _pair("padding", padding)
+    dilation = _pair("dilation", dilation)
     find_geometry(input.shape, weight.shape, stride, padding, dilation)
     if not is_cast(input, weight):
         check_one_dtype(input=input, weight=weight)
@@ -66,7 +66,7 @@ def involution2d(input, weight, stride=1, padding=0, dilation=1):
     )
 
 
-def _pair(name, value, at_least):
+def _pair(name, value):
     pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
     try:
         pair = tuple(_integer(v) for v in pair)
@@ -74,8 +74,6 @@ def _pair(name, value, at_least):
         pair = ()
     if len(pair) != 2:
         raise TypeError(f"{name} must be an int or a pair of ints, got {value!r}")
-    if min(pair) < at_least:
-        raise ValueError(f"{name} must be {at_least} or more, got {value!r}")
     return pair
 
 

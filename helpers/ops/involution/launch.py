@@ -112,7 +112,7 @@ def pixels_per_thread(kernel, geometry, most):
     return pixels
 
 
-def channels_per_thread(kernel, geometry, itemsize=4, pack=1, pixels=1):
+def channels_per_thread(kernel, geometry, itemsize, pack, pixels):
     """`pack` if it is more than 1, else the most that divides a group and leaves
     ENOUGH_THREADS.
     """
@@ -126,7 +126,7 @@ def channels_per_thread(kernel, geometry, itemsize=4, pack=1, pixels=1):
     return pack if pack > 1 else next(fitting, 1)
 
 
-def fast_threads(kernel, geometry, itemsize=4, pack=1, pixels=1):
+def fast_threads(kernel, geometry, itemsize, pack, pixels):
     """How many threads the fast kernel has work for."""
     if kernel == "grad_weight":
         return _threads(kernel, geometry, pixels)
@@ -192,7 +192,7 @@ def launch(kernel, first, second, geometry, run, make_plan=None, **options):
     return result
 
 
-def plan(kernel, first, second, geometry, block=BLOCK, index=None, fast=False):
+def plan(kernel, first, second, geometry, index=None, fast=False):
     """The Plan for these arrays, whose dtype, strides and addresses count.
 
     index: "int" or "long long"; by default the smallest that is safe.
@@ -217,8 +217,8 @@ def plan(kernel, first, second, geometry, block=BLOCK, index=None, fast=False):
         name=kernel_name(kernel, first.dtype, index),
         names=(kernel_name(kernel, first.dtype, index),),
         index=index,
-        grid=_grid(-(-pixels // block[0]) * -(-planes // block[1]), size),
-        block=block,
+        grid=_grid(-(-pixels // BLOCK[0]) * -(-planes // BLOCK[1]), size),
+        block=BLOCK,
         copied=(True, True),  # if they are not contiguous
         size=size,
         memory_format=torch.contiguous_format,
