@@ -292,6 +292,12 @@ class Function:
     def mark_shared_storage(self, *pairs):
         """Do nothing: PyTorch tracks shared storage by itself since 0.4."""
 
+    def forward(self, *inputs):
+        raise NotImplementedError
+
+    def backward(self, *grad_outputs):
+        raise NotImplementedError
+
 
 class InplaceFunction(Function):
     """A Function with the flag `inplace`; it was in `torch.autograd.function`."""

@@ -23,7 +23,7 @@ from .slopes import agrees, slopes_along, vector
 
 CORNER = 5, 6, 8, 12  # the size of a dimension, where forward permits it
 HIDDEN = 3e-12  # so little of an output that differences need not show it
-FEW = 24  # elements, of many, that tell whether it is right elsewhere, too
+FEW = 6  # elements, of many, that tell whether it is right elsewhere, too
 
 
 class Point:
