@@ -46,8 +46,8 @@ const setUpCandidates = front => front.querySelectorAll(".candidates button").fo
     front.querySelector(".candidates output").textContent = button.dataset.verdict;
   }));
 
-// English words without their endings (`stem` is the search's), pairs of Chinese characters.
-const SAYS_NOTHING = new Set("a an and can do for get how i in is it make my of on or the to up use what with work".split(" "));
+// English words without their endings, pairs of Chinese characters. What says nothing, the endings
+// and what people use for one another are the search's.
 const wordsIn = text => [
   ...(text.replace(/\bin[- ]place/g, "inplace").match(/[a-z\d_.]*[a-z\d_]/g) ?? [])
     .filter(word => !SAYS_NOTHING.has(word)).map(stem),
@@ -59,27 +59,33 @@ const wordsIn = text => [
 // rows have it: a pasted message has many words that say nothing.
 const setUpLookUp = front => {
   const field = front.querySelector("#look-up"), list = front.querySelector("#rows");
-  const rows = [...list.children].map(row => [row, wordsIn(row.dataset.words.toLowerCase())]);
+  const rows = [...list.children].map(row => ({
+    row,
+    heading: wordsIn(row.querySelector("a").textContent.toLowerCase()),
+    words: wordsIn(row.dataset.words.toLowerCase()),
+  }));
   const holds = (words, asked) => words.some(word =>
     word === asked || asked.length > 3 && word.startsWith(asked));
-  const weight = word => {
-    const having = rows.filter(([, words]) => holds(words, word)).length;
-    return having ? Math.log(rows.length / having) : 0;
+  const asWeighed = word => {
+    const alike = alikeOf(word).map(stem);
+    const among = words => holds(words, word) ? 1 : alike.some(other => holds(words, other)) ? FOR_ANOTHER : 0;
+    const having = rows.filter(({ words }) => among(words)).length;
+    const weight = having ? Math.log(rows.length / having) : 0;
+    return ({ heading, words }) => weight * (among(heading) + among(words));
   };
   field.addEventListener("input", () => {
-    const words = [...new Set(wordsIn(field.value.toLowerCase()))].map(word => [word, weight(word)]);
-    const score = inRow =>
-      words.reduce((sum, [word, weighs]) => sum + (holds(inRow, word) ? weighs : 0), 0);
+    const words = [...new Set(wordsIn(field.value.toLowerCase()))].map(asWeighed);
+    const score = row => words.reduce((sum, weighed) => sum + weighed(row), 0);
     const asked = field.value.toLowerCase();
     const literally = row => { // a message that is pasted holds what its row says
       const said = row.querySelector("a").textContent.toLowerCase();
       return asked.includes(said) || said.includes(asked) ? Math.min(said.length, asked.length) / 3 : 0;
     };
-    const scored = rows.map(([row, inRow]) => ({ row, words: score(inRow), all: score(inRow) + literally(row) }));
+    const scored = rows.map(one => ({ row: one.row, words: score(one), all: score(one) + literally(one.row) }));
     const enough = Math.max(...scored.map(one => one.words)) / 2;
     const found = scored.filter(one => one.words > 0 && one.words >= enough)
       .sort((one, other) => other.all - one.all).slice(0, 8).map(one => one.row);
-    for (const [row] of rows) row.hidden = true;
+    for (const { row } of rows) row.hidden = true;
     for (const row of found) { row.hidden = false; list.append(row); }
     front.querySelector("#none").hidden = found.length > 0 || !words.length;
   });

@@ -77,6 +77,7 @@ const setUpFigures = () => {
     (picture.closest("a") ?? picture).addEventListener("click", event => {
       event.preventDefault(); // Sphinx makes a link of it, to the picture alone
       dialog.replaceChildren(picture.cloneNode());
+      dialog.style.setProperty("--filter", getComputedStyle(picture).filter);
       dialog.showModal();
     });
   }

@@ -14,6 +14,93 @@ const wordsOf = text =>
 const stem = word =>
   word.length > 4 ? word.replace(/(?<=.{3})(ing|(?<!e)ed|es|s|e)$/, "").replace(/([bgmnpt])\1$/, "$1") : word;
 
+// Words that say nothing of what is looked for.
+const SAYS_NOTHING = new Set(`a about after again all am an and any are as at be been before but by can cannot could
+did do does doesn for from get give given had has have how i if in into is isn it its just like make me my myself no not
+of off on one only or our out right should so some something still such sure t take than that the their them then there
+these they this through to too up us use used using very want was way we well what when where which while who why will
+with without work would you your
+一 一个 一些 不 不要 两个 个 中 为什么 之后 之前 也 了 什么 从 会 但 但是 几个 出 到 办 又 可以 吗 呢 哪个 哪些 在 如何 它 对 就
+已经 应该 很 怎么 怎么样 怎么办 怎样 想 想要 我 我的 或 或者 把 时 时候 是 是不是 有 有没有 来 没 没有 然后 用 的 的话 着 自己 自己的
+被 要 要不要 该 请问 还是 这 这个 那 都 里 里面 需要 几 第`.split(/\s+/));
+
+// Words that people use for one another.
+const ALIKE = `example sample
+multi distributed processes ddp gpus
+hang hangs stuck deadlock time-out timeout
+freeze frozen fix
+network model
+layer module
+slow longer faster speed performance
+implement write define create
+rename renamed names
+memory ram vram oom
+equilibrium implicit solver
+meta maml fake
+share shared tie tied
+action random discrete
+derive derivation formula
+print log see inspect show
+apple silicon mac mps
+nan inf overflow
+loss objective
+decrease decreasing down falls
+replace swap swapped
+backprop backpropagation backward
+differ different wrong mismatch other
+update move train learn
+second double twice higher
+half float16 bfloat16 fp16 bf16 amp
+embedding lookup vocabulary
+kernel cuda
+install setup
+ship publish package distribute wheel
+多卡 分布式 进程 ddp
+卡住 挂起 死锁
+固定 冻结
+网络 模型
+层 模块
+显存 内存
+词向量 embedding 词表
+算子 运算 核函数
+排查 调试 查找 来源
+参数 权重
+更新 训练
+慢 开销 加速
+精度 位数
+半精度 float16 bfloat16 fp16 bf16
+实现 编写 写
+转 导出
+跨卡 进程
+求导 导数 梯度
+样本 逐样本
+耗时 时间 计时
+grad gradient 梯度
+对比 contrastive
+反向传播 backward
+前向传播 forward
+变化 更新
+注意力 attention
+省 节省 不存放
+二次 第二次 second 二阶
+叶子 leaf
+原地 inplace in-place
+卡 gpu 进程
+微分 求导 导数
+meta fake
+转置 transpose`.split("\n").map(group => group.split(" "));
+const alikeOf = word => {
+  const form = stem(word), same = other => stem(other) === form;
+  return ALIKE.filter(group => group.some(same)).flat().filter(other => !same(other));
+};
+
+// What is asked for: {word, alike: what may stand for it}.
+const askedFor = text => {
+  const words = [...wordsOf(text.toLowerCase())];
+  const some = words.filter(word => !SAYS_NOTHING.has(word));
+  return (some.length ? some : words).map(word => ({ word, alike: alikeOf(word) }));
+};
+
 // The results that hold a word; a Chinese one with its characters in this order.
 const holding = async (pagefind, word) => {
   const { results } = await pagefind.search(apart(word));
@@ -24,33 +111,48 @@ const holding = async (pagefind, word) => {
 };
 
 // What holds the words best, or most of them: a learner's words are rarely all the course's own.
-const holdingMost = async (pagefind, words) => {
+// A word weighs the more, the fewer sections hold it. Sets the weight of each word.
+const FOR_ANOTHER = 0.6; // what a word counts that stands for the one that was asked for
+const holdingMost = async (pagefind, asked) => {
   const found = new Map();
-  for (const word of words) {
-    for (const result of await holding(pagefind, word)) {
-      const { score, words } = found.get(result.id) ?? { score: 0, words: 0 };
-      found.set(result.id, { ...result, score: score + result.score, words: words + 1 });
+  for (const one of asked) {
+    const scores = new Map(), words = [one.word, ...one.alike];
+    const results = await Promise.all(words.map(word => holding(pagefind, word)));
+    for (const [place, some] of results.entries()) {
+      for (const result of some) {
+        const score = result.score * (place ? FOR_ANOTHER : 1);
+        if (score > (scores.get(result.id)?.score ?? 0)) scores.set(result.id, { ...result, score });
+      }
+    }
+    one.weight = Math.log(1 + SECTIONS / (1 + scores.size));
+    for (const result of scores.values()) {
+      const { score, weight } = found.get(result.id) ?? { score: 0, weight: 0 };
+      found.set(result.id, { ...result, score: score + result.score, weight: weight + one.weight });
     }
   }
-  const rank = result => result.score * result.words ** 2;
-  return [...found.values()].sort((one, other) => rank(other) - rank(one));
+  return [...found.values()]
+    .map(result => ({ ...result, rank: Math.log(result.score * result.weight ** 2) }))
+    .sort((one, other) => other.rank - one.rank);
 };
+const SECTIONS = 800; // about as many are in the index of an edition
 
 // A section as it is shown: what its words are, without the heading, from the sentence on that
-// holds the first of `words`; null if it holds none.
-const section = ({ url, meta, content }, words) => {
+// holds the first of the words; null if it holds none.
+const section = ({ url, meta, content, rank }, asked) => {
   const title = together(meta.title);
   const whole = together(content);
   const called = together(meta.called ?? ""); // a chapter's other names count as its heading
   const all = whole.startsWith(title) ? whole.slice(title.length).replace(/^[.\s]+/, "") : whole;
   const text = called && all.includes(called) ? all.slice(0, all.lastIndexOf(called)) : all;
   const names = `${title} ${called}`.toLowerCase();
-  const stems = words.map(stem);
+  const words = asked.map(one => one.word);
+  const stems = asked.flatMap(one => [one.word, ...one.alike]).map(stem);
   const places = stems.map(part => text.toLowerCase().indexOf(part)).filter(at => at >= 0);
   const headings = wordsOf(names);
   const isWhole = word => headings.has(word) || /\p{Script=Han}/u.test(word);
-  const inHeading = words.map(word =>
-    !names.includes(stem(word)) ? 0 : isWhole(word) ? 1 : 0.5);
+  const inNames = word => !names.includes(stem(word)) ? 0 : isWhole(word) ? 1 : 0.5;
+  const inHeading = asked.map(({ word, alike, weight }) =>
+    weight * Math.max(inNames(word), ...alike.map(other => FOR_ANOTHER * inNames(other))));
   const alone = [...wordsOf(title.toLowerCase())].join() === words.join(); // a heading of these words comes first
   const heading = inHeading.reduce((sum, one) => sum + one, 0) + alone;
   if (!places.length && !heading) return null;
@@ -63,7 +165,7 @@ const section = ({ url, meta, content }, words) => {
   const parts = [...segmenter.segment(text.slice(start, start + 320))].map(part => part.segment);
   let excerpt = "";
   while (parts.length && excerpt.length < 200) excerpt += parts.shift();
-  return { url, title, page: together(meta.page), heading, excerpt, stems };
+  return { url, title, page: together(meta.page), rank: rank + heading, excerpt, stems };
 };
 
 const marked = (text, stems) => {
@@ -112,14 +214,23 @@ document.addEventListener("DOMContentLoaded", () => {
     const pagefind = await loaded;
     await new Promise(resolve => setTimeout(resolve, 150));
     if (asked !== input.value.trim()) return; // more was typed meanwhile
-    const words = [...wordsOf(asked.toLowerCase())];
+    const words = askedFor(asked);
     const results = await holdingMost(pagefind, words);
-    const data = await Promise.all(results.slice(0, 24).map(result => result.data()));
+    const data = await Promise.all(results.slice(0, 24).map(async one =>
+      ({ ...await one.data(), rank: one.rank })));
     if (asked !== input.value.trim()) return;
     const sections = data.map(one => section(one, words)).filter(Boolean);
-    sections.sort((one, other) => other.heading - one.heading);
+    sections.sort((one, other) => other.rank - one.rank);
     found.replaceChildren(...sections.slice(0, 8).map(linkTo));
     if (!sections.length) found.textContent = found.closest("[data-nothing]").dataset.nothing;
+  });
+
+  dialog.addEventListener("keydown", event => { // among the field and what was found
+    const way = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!way) return;
+    const all = [input, ...found.querySelectorAll("a")];
+    all[all.indexOf(document.activeElement) + way]?.focus();
+    event.preventDefault();
   });
 
   dialog.querySelector("form").addEventListener("submit", event => {

@@ -270,6 +270,10 @@ def test_the_search_finds_the_section_in_its_edition(page, site, folder):
             link.locator(tag).inner_text() for tag in ("b", "i", "span")
         )
         assert not excerpt.startswith(heading[:20]), excerpt
+    box.press("ArrowDown")
+    expect(page.locator("#found a").first).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    expect(box).to_be_focused()
     box.press("Enter")
     expect(page.locator("#pst-search-dialog")).to_be_hidden()
     assert page.evaluate(
