@@ -50,6 +50,7 @@ slips(
         ("inner.t() @ x", "inner.t() @ x.flip(0)", "grad-output-scaled", "x"),
         ("inner @ weight", "inner @ weight.abs()", "gradient-wrong", "weight"),
         ("g.sum(0)", "g[0]", "grad-output-partly-ignored", "g.sum(0"),
+        ("input_grad[1]", "input_grad[0]", "needs-input-grad-wrong", None),
         ("gbias, None", "None, gbias", "gradient-for-constant", None),
         ("gweight, gbias, None", "None, gbias, None", "gradient-none", None),
     ],
@@ -76,6 +77,7 @@ slips(
     lambda: (*draw((3, 4)), 1.7),
     [
         ("y * (g - total)", "y * g", "term-missing", "g - total"),
+        ("y * (g - total)", "y * (1 - y) * g", "contribution-lost", None),
         ("y * (g - total)", "(g - total)", "factor-missing", "y"),
         (" / ctx.tau", " * ctx.tau", "scaled", "/ ctx.tau"),
         ("(g * y).sum(-1", "(g * y).sum(0", "gradient-wrong", "1, keepdim"),
@@ -316,6 +318,7 @@ slips(
     [
         ("g * w + 2", "g * w.conj() + 2", "gradient-wrong", "w"),
         ("g.conj() * z", "g * z", "right-only-for-ones", "g.conj()"),
+        ("g.conj() * z", "g * z.conj()", "conjugate", None),
     ],
 )
 
