@@ -52,7 +52,6 @@ update move train learn
 second double twice higher
 half float16 bfloat16 fp16 bf16 amp
 embedding lookup vocabulary
-kernel cuda
 install setup
 ship publish package distribute wheel
 多卡 分布式 进程 ddp
@@ -138,7 +137,8 @@ const SECTIONS = 800; // about as many are in the index of an edition
 
 // A section as it is shown: what its words are, without the heading, from the sentence on that
 // holds the first of the words; null if it holds none.
-const section = ({ url, meta, content, rank }, asked) => {
+const LITERALLY = 3; // what it counts that a heading holds all that was typed, as it was typed
+const section = ({ url, meta, content, rank }, asked, typed) => {
   const title = together(meta.title);
   const whole = together(content);
   const called = together(meta.called ?? ""); // a chapter's other names count as its heading
@@ -153,8 +153,8 @@ const section = ({ url, meta, content, rank }, asked) => {
   const inNames = word => !names.includes(stem(word)) ? 0 : isWhole(word) ? 1 : 0.5;
   const inHeading = asked.map(({ word, alike, weight }) =>
     weight * Math.max(inNames(word), ...alike.map(other => FOR_ANOTHER * inNames(other))));
-  const alone = [...wordsOf(title.toLowerCase())].join() === words.join(); // a heading of these words comes first
-  const heading = inHeading.reduce((sum, one) => sum + one, 0) + alone;
+  const literally = LITERALLY * title.toLowerCase().includes(typed);
+  const heading = inHeading.reduce((sum, one) => sum + one, 0) + literally;
   if (!places.length && !heading) return null;
   const at = places.length ? Math.min(...places) : 0;
   const sentence = Math.max(...[". ", "? ", "。", "？", "："].map(end => {
@@ -219,7 +219,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const data = await Promise.all(results.slice(0, 24).map(async one =>
       ({ ...await one.data(), rank: one.rank })));
     if (asked !== input.value.trim()) return;
-    const sections = data.map(one => section(one, words)).filter(Boolean);
+    const sections = data.map(one => section(one, words, asked.toLowerCase())).filter(Boolean);
     sections.sort((one, other) => other.rank - one.rank);
     found.replaceChildren(...sections.slice(0, 8).map(linkTo));
     if (!sections.length) found.textContent = found.closest("[data-nothing]").dataset.nothing;
