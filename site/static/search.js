@@ -28,7 +28,7 @@ with without work would you your
 const ALIKE = `example sample
 multi distributed processes ddp gpus
 hang hangs stuck deadlock time-out timeout
-freeze frozen fix
+freeze frozen
 network model
 layer module
 slow longer faster speed performance
@@ -36,9 +36,9 @@ implement write define create
 rename renamed names
 memory ram vram oom
 equilibrium implicit solver
-meta maml fake
+meta maml
 share shared tie tied
-action random discrete
+random discrete
 derive derivation formula
 print log see inspect show
 apple silicon mac mps
@@ -110,7 +110,8 @@ const holding = async (pagefind, word) => {
 };
 
 // What holds the words best, or most of them: a learner's words are rarely all the course's own.
-// A word weighs the more, the fewer sections hold it. Sets the weight of each word.
+// A word weighs the more, the fewer sections hold it: `weight` is set here.
+const SECTIONS = 800; // about as many are in the index of an edition
 const FOR_ANOTHER = 0.6; // what a word counts that stands for the one that was asked for
 const holdingMost = async (pagefind, asked) => {
   const found = new Map();
@@ -133,7 +134,6 @@ const holdingMost = async (pagefind, asked) => {
     .map(result => ({ ...result, rank: Math.log(result.score * result.weight ** 2) }))
     .sort((one, other) => other.rank - one.rank);
 };
-const SECTIONS = 800; // about as many are in the index of an edition
 
 // A section as it is shown: what its words are, without the heading, from the sentence on that
 // holds the first of the words; null if it holds none.

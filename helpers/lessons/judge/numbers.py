@@ -115,8 +115,8 @@ def near_miss(given, right, misses, otherwise="", **gaps):
 
     misses: {sentence: value, or a list of values}: the first one that it is instead
             says why
-    gaps:   of the sentences, and of `otherwise`, which is said of any other value; None
-            if nothing is
+    gaps:   of the sentences, and of `otherwise`, which is said of any other value; an
+            empty one says nothing
     """
     if alike(given, right):
         return None
