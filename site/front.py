@@ -12,7 +12,7 @@ from pathlib import Path
 
 from candidates import verdicts
 from docutils import nodes
-from search import CALLED
+from search import WORDS as SEARCH_WORDS
 from search import rows as index_rows
 
 ROOT = Path(__file__).parents[1]
@@ -178,28 +178,35 @@ def _chapters(folder, chapters):
     return cards, through
 
 
+def _called(folder):
+    """{chapter: {heading or row: what people type who look for it}}"""
+    return SEARCH_WORDS["zh" if folder == "zh" else "en"]
+
+
 def _rows(builder, document):
     """(text, page, link, all words) of each row of the indexes of chapter 19."""
     folder = document.split("/")[0]
+    called = _called(folder)["19"]
     doctree = builder.env.get_and_resolve_doctree(document, builder)
     for row in index_rows(doctree):
         link = next(row[2].findall(nodes.reference), None)
         if link:
             target = link.get("refuri") or f"#{link['refid']}"
             own = f"{document}.html" if target.startswith("#") else f"{folder}/"
+            text = row[0].astext()
             yield (
-                row[0].astext(),
+                text,
                 own + target,
                 link.astext(),
-                row.astext().replace("<wbr>", ""),
+                f"{row.astext().replace('<wbr>', '')} {called.get(text, '')}",
             )
 
 
 def _chapter_rows(folder, cards):
     """The same of each chapter, with what else people call it."""
     for number, card in cards.items():
-        called = CALLED.get(number, ("", ""))[folder == "zh"]
         title = f"{number} {card['name']}"
+        called = _called(folder)[number][title]
         yield title, card["page"], card["question"], f"{title} {called}"
 
 

@@ -205,8 +205,7 @@ class Doctor:
 
     def pytest_terminal_summary(self, terminalreporter):
         write, visits = terminalreporter.write_line, self.found.visits
-        failed = sum(self.outcome(visit) == "failed" for visit in visits)
-        terminalreporter.section("doctor", red=bool(failed), green=not failed)
+        terminalreporter.section("doctor")
         for visit in visits:
             if visit.serious:
                 write(str(visit))

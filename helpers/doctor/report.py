@@ -175,13 +175,9 @@ SEEN = (
     N_("angle"),
     N_("message"),
     N_("shape"),
-    N_("grad_output"),
     N_("input there"),
-    N_("output at"),
     N_("value"),
     N_("slopes"),
-    N_("operations"),
-    N_("for all inputs"),
     N_("runs"),
     N_("seconds"),
 )
@@ -279,7 +275,9 @@ class Report:
         """The report in one line."""
         counts = [(s, sum(f.severity == s for f in self.findings)) for s in SEVERITIES]
         found = [number(n, COUNTS[s]) for s, n in counts if n]
-        found = listed(found) if found else _("nothing found")
+        judged = any(one.points for one in self.judged)
+        nothing = _("nothing found") if judged else _("nothing judged")
+        found = listed(found) if found else nothing
         return _("{name}: {found}").format(name=self.name, found=found)
 
     def __repr__(self):

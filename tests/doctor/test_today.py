@@ -238,7 +238,7 @@ class CausalConv(Function):
 # --- names of what is large -----------------------------------------------------------
 
 
-@case("gradient-zero swapped", "that of `k`", inputs=f64((20, 30), (20, 30)))
+@case("swapped gradient-zero", "that of `k`", inputs=f64((20, 30), (20, 30)))
 class QueryAndKey(Function):
     """Of so many elements that only a sample is looked at."""
 
@@ -322,7 +322,7 @@ class Unrecorded(Function):
         return torch.autograd.grad(x.sin(), x, g)[0]
 
 
-@case("double-backward-wrong", "`ctx.x` holds an array", inputs=f64((4,)))
+@case("double-backward-wrong", "`ctx.x` is kept", inputs=f64((4,)))
 class ArrayOnCtx(Function):
     @staticmethod
     def forward(ctx, x):

@@ -15,7 +15,7 @@ IN_PLACE = N_(
 )
 GRADIENT_SHAPE = error(
     "gradient-shape",
-    "The gradient of {x} has shape {got}, but {wanted} belongs there{asked}.",
+    "The gradient of {x} has shape {got}, but {wanted} belongs there.",
     "reductions and transposes, with the shapes written beside each step",
 )
 
@@ -170,8 +170,7 @@ def wrong_shape(subject, k, got, wanted, values):
     got, wanted = (
         tuple(map(int, re.findall(r"\d+", shape))) for shape in (got, wanted)
     )
-    asked = _(": perhaps it is transposed") if got[::-1] == wanted != got else ""
-    return GRADIENT_SHAPE(x, values=values, got=got, wanted=wanted, asked=asked)
+    return GRADIENT_SHAPE(x, values=values, got=got, wanted=wanted)
 
 
 def users_line(error):

@@ -24,14 +24,8 @@ AT_0 = N_("where {what} is 0")
 ABOVE_0, BELOW_0 = N_("where {what} is above 0"), N_("where {what} is below 0")
 ABOVE = N_("where {what} is above {bound}{number}")
 BELOW = N_("where {what} is below {bound}{number}")
-IN_PART = {
-    BRANCH: N_("is right in part: {where}, it {how}"),
-    INDICES: N_("is right in part: {where} it {how}"),
-}
-ELSEWHERE = {  # are not all elements examined?
-    False: N_("is wrong at {count} of {known} elements{there}"),
-    True: N_("is wrong at {count} of {known} elements examined{there}"),
-}
+IN_PART = N_("is right in part: {where}, it {how}")
+ELSEWHERE = N_("is wrong at {count} of {known} elements examined{there}")
 
 
 @dataclass
@@ -197,14 +191,14 @@ def named_dims(dims):
 def in_part(m, where, look):
     """What fills the gaps of a sentence on what is right in part, by a `rule`."""
     kind, said = how(m)
-    return partly(kind, _(IN_PART[look]).format(where=where, how=said), look)
+    return partly(kind, _(IN_PART).format(where=where, how=said), look)
 
 
 def at_some(m):
     """The same without a rule: how many elements are wrong."""
     kind, said = how(m)
     there = "" if kind == IS_WRONG else _(": there it {how}").format(how=said)
-    what = _(ELSEWHERE[m.sparse]).format(
+    what = _(ELSEWHERE).format(
         count=int(m.wrong.sum()), known=int(m.trusted.sum()), there=there
     )
     is_masked = kind in (IS_ZERO, SHOULD_BE_ZERO, NEARLY_ZERO)

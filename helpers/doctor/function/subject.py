@@ -53,7 +53,6 @@ class Run:
     passed: list  # what the function received instead of each tensor
     saved: list
     stale: bool  # was something saved changed before forward returned?
-    marked: list
     others: list  # outputs that have no gradient
     state: list  # of the module, as forward has left it
     freed: bool = False  # has backward freed the memory of what was saved?
@@ -303,7 +302,7 @@ class Subject:
         )
         # Clones, not leaves: a function may rightly change its input in place.
         passed = [self.lay(t) if is_dense(t) else t.clone() for t in given.values()]
-        saved, marked = [], []
+        saved = []
 
         def saves(method, ctx, *tensors):
             given = [] if transforming() else filter(torch.is_tensor, tensors)
@@ -311,15 +310,9 @@ class Subject:
             saved.extend((t, t._version, t.detach().clone()) for t in kept)
             return method(ctx, *tensors)
 
-        def marks(method, ctx, *tensors):
-            marked.extend(tensors)
-            return method(ctx, *tensors)
-
         reseed(seed)
-        with phase("forward"), contextlib.ExitStack() as watches:
-            if any(needs):
-                watches.enter_context(on_ctx("save_for_backward", saves))
-                watches.enter_context(on_ctx("mark_non_differentiable", marks))
+        watch = on_ctx("save_for_backward", saves)
+        with phase("forward"), watch if any(needs) else contextlib.nullcontext():
             result = self.call(passed)
         everything = tensors(result, "output")
         others = [t for _name, t in everything if not has_gradient(t)]
@@ -336,7 +329,6 @@ class Subject:
             passed,
             saved,
             stale,
-            marked,
             others,
             self.left,
         )

@@ -64,11 +64,10 @@ def has_memory(tensor):
 
 def equal(one, other):
     """Are all numbers the same, nan included? What is not dense is not looked at."""
-    if not is_dense(one):
+    if not is_dense(one) or torch.equal(one, other):
         return True
-    if is_number(one):
-        one, other = (as_vector(t).nan_to_num() for t in (one, other))
-    return torch.equal(one, other)
+    pair = (as_vector(t).nan_to_num() for t in (one, other))  # they may hold nan
+    return is_number(one) and torch.equal(*pair)
 
 
 def as_vector(tensor):

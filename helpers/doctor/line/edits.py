@@ -3,6 +3,7 @@ original."""
 
 import ast
 import contextlib
+import functools
 import inspect
 import threading
 import types
@@ -181,9 +182,15 @@ def parsed(text, old):
     """The node that a text says, to stand in the place of another."""
     if isinstance(old, ast.stmt):
         return ast.parse(text).body[0]
+    return expression(text, type(getattr(old, "ctx", ast.Load())))
+
+
+@functools.lru_cache(10_000)  # as most texts are tried in many places
+def expression(text, ctx):
+    """The node of an expression, not to be changed; ctx: whether it is assigned to."""
     new = ast.parse(text, mode="eval").body
-    if hasattr(new, "ctx"):  # it may be assigned to
-        new.ctx = getattr(old, "ctx", ast.Load())
+    if hasattr(new, "ctx"):
+        new.ctx = ctx()
     return new
 
 

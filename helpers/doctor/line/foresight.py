@@ -307,7 +307,7 @@ def instrumented(code, sites):
             return copy
         scope = ", locals()" if is_root(code, node) else ""
         call = parsed(f"{WATCH}({numbers[node]}, _{scope})", node)
-        call.args[1] = copy
+        call.args = [call.args[0], copy, *call.args[2:]]
         return call
 
     return rebuilt(code.tree, watched, {*code.up, *code.up.values()})

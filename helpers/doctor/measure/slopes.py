@@ -25,7 +25,7 @@ NOT_JUDGED = note(
     "a kink nearby; the other elements were judged.",
 )
 MANY = 16  # inputs
-WIDE = [k / 300 for k in range(3, 10)]  # steps
+WIDE = [k / 300 for k in (3, 5, 7, 9)]  # steps
 NARROW = [3e-3 * 0.1**k for k in range(7)]
 # Of a step. Where a function moves in steps of its own, 1/2 and 1/4 agree by chance.
 PART = 0.29

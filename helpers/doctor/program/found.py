@@ -80,7 +80,7 @@ class Visit(Report):
         return [finding for finding in self.findings if finding.severity != "note"]
 
     def __repr__(self):
-        head = Report(self.name, self.serious).headline()
+        head = Report(self.name, self.serious, judged=self.judged).headline()
         if not self.examined:
             head = _("{name}: {found}").format(name=self.name, found=_("not examined"))
         about = [self.counts(), *what_was(self.unjudged)]

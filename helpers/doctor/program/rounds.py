@@ -34,8 +34,7 @@ from ..function.calls import Call, autocasts, full_name, heard_by, kind, pattern
 from ..function.isolation import forgiving
 from ..function.private import LOCK, has_numbers, is_a_users, operator, self_test
 from ..function.tensors import tensors
-from ..report import SEVERITIES, Report
-from ..trials.forward import NOT_EXAMINED
+from ..report import SEVERITIES, Judged, Report
 from ..words import _
 from .examined import EXAMINING, LEAST, OVER, SECONDS, examine_all
 from .found import NO_GRADIENT, Found, Visit, least
@@ -81,9 +80,8 @@ def conclude(visit, patterns):
         visit.patterns += 1
         visit.examined = True
         for k in p.kept.shared:
-            what = _("The gradient of argument {k} is").format(k=k)
             why = _("another argument holds the same tensor")
-            report.findings.append(NOT_EXAMINED(f"argument {k}", what=what, why=why))
+            judged.append(Judged(f"argument {k}", why=why))
         judged += report.judged
         accused = {f.input for f in found.values() if f.severity == "error"} - {None}
         for f in report.findings:

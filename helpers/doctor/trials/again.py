@@ -263,8 +263,4 @@ def one_input(exam):
             ignored.append((x, vain))
     if len(ignored) == len(subject.inputs):
         x, vain = ignored[0]
-        yield NOT_ASKED(
-            x,
-            values={"operations": total, "for all inputs": total},
-            others=listed(vain, last=" and "),
-        )
+        yield NOT_ASKED(x, others=listed(vain, last=" and "))

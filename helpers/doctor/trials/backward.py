@@ -26,7 +26,7 @@ def outputs_require_a_gradient(exam):
         zip(exam.run.names, exam.run.outputs, strict=True)
     ):
         x = None if output.requires_grad else depends_on(exam, k)
-        if x and any(output is t for t in exam.run.marked):
+        if x and any(output is t for t in exam.marked):
             yield MARKED_NON_DIFFERENTIABLE(x, name, output=name)
         elif x:
             yield OUTPUT_DETACHED(

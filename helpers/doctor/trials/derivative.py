@@ -19,7 +19,6 @@ from ..measure.slopes import Screening, edges, is_large
 from ..report import DRAWN, MEANT, NOT_COMPARED, POINTS, TEXTS, Change, note
 from ..words import N_, _, listed
 from .again import STATE_BETWEEN_CALLS
-from .forward import NOT_EXAMINED
 from .judgement import Judgement
 
 UNFAITHFUL = note(
@@ -69,7 +68,6 @@ def derivative_of_forward(exam):
             raise
         for x in exam.subject.inputs:
             exam.not_judged(x, _(RAISES))
-        yield NOT_EXAMINED(what=_("The gradient is"), why=_(RAISES))
         return
     for one in exam.judged.values():
         if 0 < one.points < POINTS:
@@ -78,15 +76,14 @@ def derivative_of_forward(exam):
     yield from notes
     yield from judgement.notes
     wrong = judgement.wrong_gradients()
-    # What explains a gradient that is not zero may explain that another one is.
-    # What somebody trains comes before what was given as a constant.
-    frozen = {
-        i for i, k in enumerate(exam.subject.examined) if k in exam.subject.frozen
-    }
-    wrong = dict(sorted(wrong.items(), key=lambda item: item[0][0] in frozen))
+    # What somebody trains comes before what was given as a constant. And what explains
+    # a gradient that is not zero may explain that another one is.
     in_order = sorted(
         wrong.items(),
-        key=lambda item: (item[0][0] in frozen, not item[1][0].given.any()),
+        key=lambda item: (
+            exam.subject.examined[item[0][0]] in exam.subject.frozen,
+            not item[1][0].given.any(),
+        ),
     )
     found = {io: diagnosis(exam, ms) for io, ms in in_order}
     if exam.lines and exam.lines.mends_all:
@@ -96,7 +93,7 @@ def derivative_of_forward(exam):
         inputs = dict.fromkeys(one.input for one in found.values())
         yield ESTIMATOR(which=listed((f"`{x}`" for x in inputs), last=" and "))
         return
-    for i, o in wrong:
+    for i, o in found:
         yield finding_of(exam, i, o, found)
 
 
@@ -165,8 +162,6 @@ def count_judged(exam, verdicts):
             judged.order = 1
         else:
             judged.why = _(NOT_COMPARED)
-            if "unknown" in of_this:
-                judged.why = _("another of many inputs is wrong, and was judged first")
 
 
 def judged_but_for_edges(judge, point, verdicts, doubts):

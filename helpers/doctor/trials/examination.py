@@ -9,7 +9,7 @@ import torch
 from ..causes.exceptions import told
 from ..function.budget import Budget
 from ..function.isolation import CallError, draws
-from ..function.private import has_numbers, methods, transforming
+from ..function.private import has_numbers, methods, on_ctx, transforming
 from ..function.subject import Subject, graph, name_of
 from ..function.tensors import (
     Dice,
@@ -241,8 +241,15 @@ class Examination:
 
     @functools.cached_property
     def run(self):
-        """The first forward pass."""
-        return self.another_run()
+        """The first forward pass; `marked`: what it says has no gradient."""
+        self.marked = []
+
+        def marks(method, ctx, *tensors):
+            self.marked.extend(tensors)
+            return method(ctx, *tensors)
+
+        with on_ctx("mark_non_differentiable", marks):
+            return self.another_run()
 
     @functools.cached_property
     def graded(self):

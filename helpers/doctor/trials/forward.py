@@ -18,8 +18,6 @@ NOTHING_TO_EXAMINE = error(
     "nothing-to-examine",
     "No input is a floating-point or complex tensor with elements.",
 )
-NOT_EXAMINED = note("not-examined", "{what} not examined: {why}.")
-NOT_DENSE = N_("it is sparse or nested, not a dense tensor")
 
 
 def there_are_inputs(exam):
@@ -30,9 +28,7 @@ def there_are_inputs(exam):
         return True
     for name, t in zip(exam.subject.names, exam.subject.tensors, strict=True):
         if t.is_floating_point() and (t.layout is not torch.strided or t.is_nested):
-            exam.not_judged(name, _(NOT_DENSE))
-            what = _("The gradient of `{name}` is").format(name=name)
-            yield NOT_EXAMINED(name, what=what, why=_(NOT_DENSE))
+            exam.not_judged(name, _("it is sparse or nested, not a dense tensor"))
 
 
 DOUBLE_COPY = note(
@@ -161,7 +157,7 @@ def numbers_that_are_returned(exam):
         if not output.isfinite().all() and not exam.has("input-not-finite"):
             k = int((~output.isfinite()).reshape(-1).nonzero()[0])
             seen = {
-                "output at": position(k, output.shape),
+                "at": position(k, output.shape),
                 "value": output.reshape(-1)[k].item(),
             }
             for value in exam.subject.values:
@@ -207,8 +203,8 @@ def inputs_are_untouched(exam):
 
 TENSOR_ON_CTX = warning(
     "tensor-on-ctx",
-    "`{path}` holds {what} outside `save_for_backward`, so autograd does not notice "
-    "when it changes in place{also}.",
+    "`{path}` is kept outside `save_for_backward`, so autograd does not notice when it "
+    "changes in place{also}.",
     look="ctx.save_for_backward{or_else}",
 )
 REFERENCE_CYCLE = error(
@@ -233,21 +229,13 @@ def what_ctx_holds(exam):
     for node in nodes_in_python(exam.run.outputs):
         for path, t in held_by(node) if is_a_users(node._forward_cls) else ():
             where = {"path": re.sub(r"^ctx\['(\w+)'\]", r"ctx.\1", path)}
-            where["values"] = {"shape": list(t.shape)}
             x = given.get(id(t))
             if t.grad_fn is node:
                 yield REFERENCE_CYCLE(**where)
             elif x:
-                what = _("an input")
-                yield TENSOR_ON_CTX(x, **where, what=what, also="", or_else="")
+                yield TENSOR_ON_CTX(x, **where, also="", or_else="")
             elif differentiable(t) and not is_constant(exam, path, t):
-                array = hasattr(
-                    vars(node).get(where["path"][4:]), "__array_interface__"
-                )
-                what = _("an array") if array else _("a tensor")
-                yield TENSOR_ON_CTX(
-                    **where, what=what, also=_(FOR_GOOD), or_else=_(BOTH)
-                )
+                yield TENSOR_ON_CTX(**where, also=_(FOR_GOOD), or_else=_(BOTH))
 
 
 def held_by(node):

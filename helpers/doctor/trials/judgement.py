@@ -10,8 +10,7 @@ from ..function.tensors import Dice, as_vector, is_symmetric, largest
 from ..measure.comparison import Comparison, Point, WrongGradient
 from ..measure.slopes import KINK, WideSteps, agrees, is_large
 from ..report import brief, note
-from ..words import N_, _, number
-from .forward import NOT_EXAMINED
+from ..words import N_, _
 
 SYMMETRIC_ONLY = note(
     "symmetric-only",
@@ -25,7 +24,6 @@ COARSE_FORWARD = note(
 )
 EXACT = 5e-4  # of the output, at least; what moves in larger steps does so on purpose
 LONG = N_("element by element, that would take long")
-MORE = N_("{n} more gradient is"), N_("{n} more gradients are")
 
 
 class Judgement:
@@ -52,8 +50,6 @@ class Judgement:
             for (i, o), size in self.coarse.items()
             if (i, o) not in self.wrong
         ]
-        if self.left and self.wrong:
-            self.notes.append(self.say_what_is_left())
 
     def choose(self):
         """Which inputs, how many of their elements, and at how many points calls
@@ -96,9 +92,6 @@ class Judgement:
         judged = self.exam.judged[self.exam.subject.inputs[i]]
         judged.points, judged.order = max(judged.points, 1), 1
         return COARSE_FORWARD(judged.input, size=brief(size))
-
-    def say_what_is_left(self):
-        return NOT_EXAMINED(what=number(len(self.left), MORE), why=_(LONG))
 
     def wrong_gradients(self):
         """{(i, o): `WrongGradient`} of what is wrong."""

@@ -154,6 +154,8 @@ def second_derivative(exam):
             verdicts |= of.constant_though_they_move()
         count_second(exam, verdicts, of.which)
     except CallError as raised:
+        if raised.phase == "forward":  # as near the point, where it was not judged
+            return
         by_will = isinstance(raised.error, NotImplementedError)
         refused = by_will or re.search(REFUSED, str(raised.error))
         yield told(

@@ -181,7 +181,6 @@ def over_batches(exam):
         except CallError:  # not at the other point
             continue
         over = listed((f"`{subject.names[k]}`" for k in batched), " and of ")
-        over = over if len(batched) < 4 else _("all tensors")
         for dim in (0, -1):
             where = _("the batch is dimension {dim} of {over}").format(
                 dim=dim, over=over

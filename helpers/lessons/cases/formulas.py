@@ -133,7 +133,7 @@ wrong(
 # --- right in part, or in the wrong place ---------------------------------------------
 
 
-@broken("partly-right", vector, "at index 3 to 5 of dimension 0 it is zero")
+@broken("partly-right", vector, "at index 3 to 5 of dimension 0, it is zero")
 class HalfOfTheElements(Square):
     @staticmethod
     def backward(ctx, grad_output):
@@ -189,7 +189,7 @@ slip(
         "return grad"
     },
     "partly-right",
-    "right in part: at [270, 123] it is zero",
+    "right in part: at [270, 123], it is zero",
 )
 
 
@@ -210,7 +210,7 @@ wrong(  # of so many elements, few are examined
     lambda: draw((100, 128)),
     gated,
     of_gated,
-    "index 0 to 63 of dimension 1 it is wrong",
+    "index 0 to 63 of dimension 1, it is wrong",
 )
 wrong(
     "ShiftedByOne",

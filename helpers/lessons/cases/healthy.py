@@ -427,7 +427,7 @@ def sparse():
     return dense.to_sparse().requires_grad_(), draw((3, 2))[0].requires_grad_()
 
 
-@healthy(sparse, "not-examined", "not judged: `matrix` (it is sparse or nested")
+@healthy(sparse, None, "not judged: `matrix` (it is sparse or nested")
 def sparse_product(matrix, x):
     return matrix @ x
 
@@ -436,16 +436,22 @@ NESTED = [torch.ones(2), torch.ones(3)]
 NESTED = torch.nested.nested_tensor(NESTED, layout=torch.jagged)
 
 
-@healthy(lambda: (NESTED, *draw((3, 2))), "not-examined")
+@healthy(lambda: (NESTED, *draw((3, 2))), None, "not judged: `parts`")
 def times_longest(parts, x):
     return x * max(len(part) for part in parts.unbind())
+
+
+@healthy(lambda: draw((3,)), None, "nothing judged", "forward raises near the given")
+def at_one_point(x):
+    if not torch.allclose(x, *draw((3,), dtype=x.dtype)):
+        raise ValueError("only this x")
+    return x.sin()
 
 
 @broken(
     "gradient-wrong",
     lambda: (0.2 * draw((3, 3))[0], *draw((2, 3))),
     "not judged: `x` (element by element, that would take long)",
-    note="not-examined",
 )
 class Slow(Function):
     """Both gradients are wrong; calls suffice to say it of one."""
