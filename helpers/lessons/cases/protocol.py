@@ -215,14 +215,6 @@ slip(
     {"backward(x)": "backward(x.bfloat16())", "2 * x": "2 * x.float()"},
     "double-backward-wrong",
 )
-slip(
-    "OnlyHere",
-    Square,
-    lambda: (torch.ones(6, dtype=torch.float64),),
-    {"ctx.save_for": "assert x.sum() == 6; ctx.save_for"},
-    "double-backward-missing",
-    "forward raises near the given point",
-)
 broken("double-backward-missing", pair, name="reentrant")(
     lambda x, y: checkpoint(torch.mul, x, y, use_reentrant=True)
 )
