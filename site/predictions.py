@@ -35,6 +35,7 @@ WISHES = {  # in Chinese; what is not here stays as the code says it
     r"one of the .*": "其中一个",
     r"a pair|two words": "两个词",
     r"letters": "字母",
+    r", ([A-Z]) for ": r"，\1 表示 ",
     r"the name of an exception": "异常的名字",
     r", or several(, such as|:) ": "，也可以是几个：",
     r"^such as ": "例如 ",
@@ -84,7 +85,12 @@ CHOICES_IN_CHINESE = {  # beside the words that the code prints
     "bytes": "字节",
     "loads": "加载",
     "instructions": "指令",
-    "nothing": "没有单位",
+    "nothing": "无",
+    "error": "报错",
+    "larger": "变大",
+    "smaller": "变小",
+    "clip": "裁剪",
+    "default": "默认",
     "metres": "米",
     "square metres": "平方米",
     "too large": "太大",
@@ -135,6 +141,12 @@ def _label(choice, folder):
     return escape(f"{choice}（{chinese}）" if chinese else choice)
 
 
+def _labels(text, folder):
+    """{what a notebook says: the same in Chinese} of the words in a text."""
+    words = CHOICES_IN_CHINESE if folder == "zh" else {}
+    return {word: words[word] for word in words if re.search(rf"\b{word}\b", text)}
+
+
 def _fields(wish, reveal, folder):
     if wish == "True or False":
         choices = ["True", "False"]
@@ -174,11 +186,7 @@ def add_forms(notebook, folder):
                 "within": float(within[1]) if within else 0,
                 "right": right,
                 "wrong": wrong,
-                "labels": {
-                    choice: CHOICES_IN_CHINESE[choice]
-                    for choice in re.findall('"([^"]+)"', asked[1])
-                    if folder == "zh" and choice in CHOICES_IN_CHINESE
-                },
+                "labels": _labels(f"{asked[1]} {outcome}", folder),
                 "why": {
                     shown(guess): _(why).replace("`", "")
                     for guess, why in TEMPTING.get(key and key[1], {}).items()

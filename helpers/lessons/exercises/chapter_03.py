@@ -206,7 +206,7 @@ EXERCISE_3 = Exercise(
                 "ctx.save_for_backward(result)": "ctx.kept = result.numpy().copy()",
                 "(result,) = ctx.saved_tensors": "result = torch.from_numpy(ctx.kept)",
             },
-            "`ctx.kept` holds an array",
+            "`ctx.kept` is kept outside",
         ),
         (
             {"return result": "ctx.again = lambda: result; return result"},

@@ -235,7 +235,7 @@ EXERCISE_3 = Exercise(
         ),
         (
             {"ctx.save_": "ctx.sigmoid = torch.sigmoid(x); ctx.save_"},
-            "`ctx.sigmoid` holds a tensor outside `save_for_backward`",
+            "`ctx.sigmoid` is kept outside `save_for_backward`",
         ),
         (
             {"sigmoid = torch.sigmoid(x)": "sigmoid = 1 / (1 + torch.exp(-x))"},

@@ -91,8 +91,7 @@ SYMPTOMS = [
     Symptom("a second derivative of 0 when compiled",
             "a Function inside two transforms: leave it out while "
             "`torch.compiler.is_compiling()`",
-            "20 Deeper: compiled, a Function can lose its second derivative (2 "
-            "minutes)"),
+            "20 Deeper: compiled, and differentiated twice (2 minutes)"),
     Symptom("an edit of a registration has no effect when compiled",
             "inductor's cache on disk does not notice it: "
             "`torch.compiler.config.force_disable_caches = True`",
