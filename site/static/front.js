@@ -74,15 +74,16 @@ const setUpLookUp = front => {
     return ({ heading, words }) => weight * (among(heading) + among(words));
   };
   field.addEventListener("input", () => {
-    const words = [...new Set(wordsIn(field.value.toLowerCase()))].map(asWeighed);
-    const score = row => words.reduce((sum, weighed) => sum + weighed(row), 0);
+    const typed = [...new Set(wordsIn(field.value.toLowerCase()))], words = typed.map(asWeighed);
+    const covered = ({ heading }) => heading.filter(word => typed.includes(word)).length / (heading.length || 1);
+    const score = row => words.reduce((sum, weighed) => sum + weighed(row), 0) * (1 + covered(row) / 2);
     const asked = field.value.toLowerCase();
     const literally = row => { // a message that is pasted holds what its row says
       const said = row.querySelector("a").textContent.toLowerCase();
       return asked.includes(said) || said.includes(asked) ? Math.min(said.length, asked.length) / 3 : 0;
     };
     const scored = rows.map(one => ({ row: one.row, words: score(one), all: score(one) + literally(one.row) }));
-    const enough = Math.max(...scored.map(one => one.words)) / 2;
+    const enough = Math.max(...scored.map(one => one.words)) / 3;
     const found = scored.filter(one => one.words > 0 && one.words >= enough)
       .sort((one, other) => other.all - one.all).slice(0, 8).map(one => one.row);
     for (const { row } of rows) row.hidden = true;

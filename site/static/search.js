@@ -137,24 +137,33 @@ const holdingMost = async (pagefind, asked) => {
 
 // A section as it is shown: what its words are, without the heading, from the sentence on that
 // holds the first of the words; null if it holds none.
-const LITERALLY = 3; // what it counts that a heading holds all that was typed, as it was typed
+const LITERALLY = 4; // what it counts that a heading holds all that was typed, as it was typed
+const COVERED = 4; // that all of a heading was typed
+const OTHER_NAMES = 0.5; // a word of what else people call a section, where one of the heading is 1
+const CHAPTER = 2; // that it is a whole chapter, where only a word or two were typed
 const section = ({ url, meta, content, rank }, asked, typed) => {
   const title = together(meta.title);
   const whole = together(content);
-  const called = together(meta.called ?? ""); // a chapter's other names count as its heading
+  const called = together(meta.called ?? ""); // what people type who look for it
   const all = whole.startsWith(title) ? whole.slice(title.length).replace(/^[.\s]+/, "") : whole;
   const text = called && all.includes(called) ? all.slice(0, all.lastIndexOf(called)) : all;
-  const names = `${title} ${called}`.toLowerCase();
   const words = asked.map(one => one.word);
   const stems = asked.flatMap(one => [one.word, ...one.alike]).map(stem);
   const places = stems.map(part => text.toLowerCase().indexOf(part)).filter(at => at >= 0);
-  const headings = wordsOf(names);
-  const isWhole = word => headings.has(word) || /\p{Script=Han}/u.test(word);
-  const inNames = word => !names.includes(stem(word)) ? 0 : isWhole(word) ? 1 : 0.5;
+  const within = (names, share) => {
+    const all = wordsOf(names);
+    const isWhole = word => all.has(word) || /\p{Script=Han}/u.test(word);
+    return word => !names.includes(stem(word)) ? 0 : isWhole(word) ? share : share / 2;
+  };
+  const inTitle = within(title.toLowerCase(), 1), inCalled = within(called.toLowerCase(), OTHER_NAMES);
+  const inNames = word => Math.max(inTitle(word), inCalled(word));
   const inHeading = asked.map(({ word, alike, weight }) =>
     weight * Math.max(inNames(word), ...alike.map(other => FOR_ANOTHER * inNames(other))));
-  const literally = LITERALLY * title.toLowerCase().includes(typed);
-  const heading = inHeading.reduce((sum, one) => sum + one, 0) + literally;
+  const says = [...wordsOf(title.toLowerCase())].filter(word => !SAYS_NOTHING.has(word)).map(stem);
+  const covered = says.filter(part => words.map(stem).includes(part)).length / (says.length || 1);
+  const heading = inHeading.reduce((sum, one) => sum + one, 0) + COVERED * covered
+    + LITERALLY * title.toLowerCase().includes(typed)
+    + CHAPTER * (asked.length < 3 && title === together(meta.page));
   if (!places.length && !heading) return null;
   const at = places.length ? Math.min(...places) : 0;
   const sentence = Math.max(...[". ", "? ", "。", "？", "："].map(end => {

@@ -200,7 +200,7 @@ MESSAGE = (  # as it is pasted; no section holds all of it
 SEARCHES = {  # a heading that must be among the first three
     "notebooks": {
         "higher-order": "Higher-order gradients",
-        "gradcheck": "gradcheck by hand",
+        "gradcheck": "Where gradcheck misleads",
         "vmap": "vmap(grad(loss))",
         "activation checkpointing": "Recompute: activation checkpointing",
         "shared memory": "shared memory, banks and __syncthreads",
@@ -214,6 +214,9 @@ SEARCHES = {  # a heading that must be among the first three
         "install": "Install and read",
         "custom loss function": "write a custom loss function",
         "write cuda kernel python": "write a CUDA kernel",
+        "straight through estimator for rounding": "Straight-through: a gradient",
+        "gradient through fixed point solver": "Implicit differentiation",
+        "GAN generator discriminator graph": "Trying to backward",  # words that none has
         MESSAGE: "one of the variables needed for gradient computation",
     },
     "zh": {
@@ -222,7 +225,7 @@ SEARCHES = {  # a heading that must be among the first three
         "梯度检查": "检查梯度是否正确",
         "内存泄漏": "内存泄漏",
         "自定义算子": "能编译的自定义算子",
-        "编译": "为什么要编译",
+        "编译": "能编译的自定义算子",
         "脉冲神经元": "脉冲的替代梯度",
         "并行": "列并行与行并行",
         "梯度裁剪": "在网络内部裁剪梯度",  # the same words, in another order
@@ -231,6 +234,8 @@ SEARCHES = {  # a heading that must be among the first three
         "显存不足": "减少训练时的内存或显存",
         "安装": "安装，开始阅读",
         "没有二阶导数": "没有二阶导数",
+        "第二次反向传播报错": "Trying to backward",  # words that none has
+        "逐样本梯度": "vmap(grad(loss))",
         MESSAGE: "one of the variables needed for gradient computation",
     },
 }
