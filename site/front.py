@@ -13,6 +13,7 @@ from pathlib import Path
 from candidates import verdicts
 from docutils import nodes
 from search import WORDS as SEARCH_WORDS
+from search import plain
 from search import rows as index_rows
 
 ROOT = Path(__file__).parents[1]
@@ -161,7 +162,7 @@ def _chapters(folder, chapters):
         cards[number] = {
             "number": number,
             "name": name,
-            "question": re.sub("[`*]", "", re.search(r"(?s)\*\*.+?\*\*？?", first)[0]),
+            "question": re.sub("[`*]", "", re.search(r"(?s)\*\*.+?\*{2,3}？?", first)[0]),
             "cover": COVERS.get(number),
             "page": f"{document}.html",
             "minutes": row[1],
@@ -198,7 +199,7 @@ def _rows(builder, document):
                 text,
                 own + target,
                 link.astext(),
-                f"{row.astext().replace('<wbr>', '')} {called.get(text, '')}",
+                f"{row.astext().replace('<wbr>', '')} {called.get(plain(text), '')}",
             )
 
 
@@ -206,7 +207,7 @@ def _chapter_rows(folder, cards):
     """The same of each chapter, with what else people call it."""
     for number, card in cards.items():
         title = f"{number} {card['name']}"
-        called = _called(folder)[number][title]
+        called = _called(folder)[number][plain(title)]
         yield title, card["page"], card["question"], f"{title} {called}"
 
 

@@ -22,13 +22,24 @@ RECORD = (
     '<p data-pagefind-meta="page" data-pagefind-ignore>{page}</p>{text}'
     '<p data-pagefind-meta="called" data-pagefind-weight="7">{called}</p></body></html>'
 )
-WORDS = {  # {chapter: {heading: what people type who look for it}}, by language
-    language: json.loads(
-        Path(__file__).with_name(f"search_words.{language}.json").read_text("utf-8")
-    )
-    for language in ("en", "zh")
-}
 MINUTES = re.compile(r" ?[(（]\d+ ?(minutes?|分钟)[)）]$")
+STRAIGHT = str.maketrans("“”‘’", "\"\"''")  # Sphinx sets quotes as print does
+
+
+def plain(heading):
+    return MINUTES.sub("", heading).translate(STRAIGHT)
+
+
+def words_of_readers(language):
+    """{chapter: {plain heading: what people type who look for it}}"""
+    file = Path(__file__).with_name(f"search_words.{language}.json")
+    return {
+        chapter: {plain(heading): words for heading, words in headings.items()}
+        for chapter, headings in json.loads(file.read_text("utf-8")).items()
+    }
+
+
+WORDS = {language: words_of_readers(language) for language in ("en", "zh")}
 HIDDEN = {"cell_output", "exercise-help"}
 ASIDE = (
     "Deeper:",
@@ -118,7 +129,7 @@ def write_index(app, language_of):
                 heading=escape(heading),
                 page=escape(page),
                 text=text,
-                called=escape(words.pop(MINUTES.sub("", heading), "")),
+                called=escape(words.pop(plain(heading), "")),
             )
             url = f"{app.builder.get_target_uri(document)}#{name}"
             records.append(dict(url=url, content=BETWEEN_CHARACTERS.sub(" ", content)))
