@@ -162,7 +162,9 @@ def _chapters(folder, chapters):
         cards[number] = {
             "number": number,
             "name": name,
-            "question": re.sub("[`*]", "", re.search(r"(?s)\*\*.+?\*{2,3}？?", first)[0]),
+            "question": re.sub(
+                "[`*]", "", re.search(r"(?s)\*\*.+?\*{2,3}？?", first)[0]
+            ),
             "cover": COVERS.get(number),
             "page": f"{document}.html",
             "minutes": row[1],
