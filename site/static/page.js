@@ -18,7 +18,7 @@ const SAID = { // in other words than a notebook's
   t: "true", yes: "true", 真: "true", 对: "true", 是: "true", f: "false", no: "false", 假: "false", 错: "false", 否: "false",
   zero: "0", one: "1", two: "2", three: "3", four: "4", 零: "0", 一: "1", 两: "2", 二: "2", 三: "3", 四: "4",
 };
-const plain = name => name.replace(/[-_\s]/g, "").replace(/(?<=.)error$/, ""); // reduce_scatter, FileNotFound
+const plain = name => name.replace(/(?<=[a-z])[-_\s]+(?=[a-z])/g, "").replace(/(?<=.)error$/, ""); // reduce_scatter, FileNotFound
 const alike = (one, other, within) => {
   if (one === other || plain(one) === plain(other)) return true;
   const said = SAID[one] ?? one;
@@ -35,8 +35,9 @@ const same = (guess, outcome, within, labels) => {
   const both = guess.trim().match(/^(?:both|all|都)\s*(.+)$/i); // "both larger"
   const all = both ? right.map(() => both[1]).join(", ") : guess.trim().replace(/\s+/g, ", ");
   const given = parts(right.length > 1 && apart ? all : guess).map(english);
-  const fits = order => order.length === right.length && order.every((part, n) => alike(part, right[n], within));
-  return fits(given) || / and /.test(outcome) && fits(given.toReversed()); // "a and b" has no order
+  if (given.length !== right.length) return false;
+  const isSet = / and /.test(outcome); // "a and b" has no order
+  return right.every((part, n) => (isSet ? given : [given[n]]).some(one => alike(one, part, within)));
 };
 
 const foldAfter = form => { // the fold of the output that the prediction is about, if it has one

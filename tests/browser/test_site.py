@@ -414,6 +414,23 @@ def test_the_front_page_is_alive(page, site, folder, name):
     assert page.locator(".map a:not(.aside)").count() == 3
 
 
+GUESSES = {  # are they right? what was typed, what is
+    True: [
+        ("0.", "0"),
+        ("(1., 0.)", "1, 0"),
+        ("2**8", "256"),
+        ("two", "2"),
+        ("b and a", "a and b"),
+        ("both larger", "larger, larger"),
+        ("clip only", "clip"),
+        ("reduce_scatter", "reduce-scatter"),
+        ("FileNotFound", "FileNotFoundError"),
+        ("错误，3", "wrong, 3"),
+    ],
+    False: [("-3", "3"), ("7, 0", "0, 7"), ("a and a", "a and b"), ("none", "0")],
+}
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_prediction_is_made_on_a_page(page, site, folder):
     name = f"{folder}/05_higher_order.html"
@@ -432,10 +449,15 @@ def test_a_prediction_is_made_on_a_page(page, site, folder):
     show(page, site, name)  # the browser keeps it
     expect(form.locator("output")).to_contain_text("✓")
     checks = page.locator("form.predict", has=page.locator("input")).first
-    for guess in ("[False, True, true, False]", "F T T F"):
+    for guess in ("[False, True, true, False]", "F T T F", "错 对 对 错"):
         checks.locator("input").fill(guess)
         checks.locator("button").click()
         expect(checks.locator("output")).to_contain_text("✓")
+    labels = {"wrong": "错误"}
+    judged = "guess => same(guess[0], guess[1], 0, guess[2])"
+    for right, guesses in GUESSES.items():
+        for guess, outcome in guesses:
+            assert page.evaluate(judged, [guess, outcome, labels]) == right, guess
 
 
 def test_the_drawer_closes_and_a_figure_grows_on_a_phone(page, site):
