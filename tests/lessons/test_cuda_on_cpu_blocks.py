@@ -44,6 +44,14 @@ def test_threads_of_a_block_share_memory(order):
 
 
 @needs_compiler
+def test_a_compiler_that_fortifies_as_that_of_ubuntu_does(monkeypatch):
+    """Its memset would end Python where it clears the arrays in shared memory."""
+    monkeypatch.setattr(emulator, "FLAGS", ["-D_FORTIFY_SOURCE=2", *emulator.FLAGS])
+    monkeypatch.setattr(emulator, "_compile", emulator._compile.__wrapped__)
+    assert run_neighbours()[1].equal(DIFFERENCES)
+
+
+@needs_compiler
 @pytest.mark.parametrize(
     "read", ["tile[i ^ 1]", "tile[i] + tile[i ^ 1]", "tile[i ^ 1] + tile[i]"]
 )

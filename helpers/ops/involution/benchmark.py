@@ -153,7 +153,7 @@ def flushed(function, tensors):
     """
     in_cache = torch.cuda.get_device_properties(tensors[0].device).L2_cache_size
     count = 1 + -(-4 * in_cache // sum(tensor.nbytes for tensor in tensors))
-    copies = [[tensor.clone() for tensor in tensors] for _ in range(count)]
+    copies = [[tensor.detach().clone() for tensor in tensors] for _ in range(count)]
     kept = []
 
     def call(copy):
