@@ -32,6 +32,16 @@ seven rounds as a share of the first way's, from
     second derivative  with its matrix                   1,440    1.00
                        attention                            81    1.10
 
+On a GPU, blocks of 48 rows are too small: take a `chunk_size` as large as memory
+allows. On an H100, for the first derivative of 8 heads of 16,384 x 64 in float32:
+
+                                         peak, MiB    milliseconds
+    F.scaled_dot_product_attention             194              56
+    with its matrix                         32,800              78
+    attention                                  240             541
+    attention, chunk_size=256                  640             167
+    attention, chunk_size=1024               2,176             105
+
 >>> import torch
 >>> query, key, value = torch.ones(3, 5, 4, dtype=torch.float64, requires_grad=True)
 >>> (slope,) = torch.autograd.grad(attention(query, key, value).sum(), value)
@@ -316,7 +326,7 @@ def attention(
     is_causal:  each query sees the keys up to its own place; attn_mask must be None
     scale:      a finite Python number; None stands for 1 / sqrt(E)
     enable_gqa: key and value may have fewer heads, in dimension -3, than query
-    chunk_size: how many rows of the scores exist at a time
+    chunk_size: how many rows of the scores exist at a time; on a GPU, take more
 
     A query that sees no key gets zeros, and sends back zeros.
 

