@@ -54,8 +54,8 @@ def assert_agree(ours, theirs, inputs, dtype):
     torch.testing.assert_close(mine, right, **TOLERANCE[dtype], equal_nan=True)
     leaves = [i for i in inputs if isinstance(i, torch.Tensor) and i.requires_grad]
     for weight in (
-        random(*right.shape, dtype=right.dtype, seed=1).detach(),
-        torch.ones((), dtype=right.dtype).expand(right.shape),
+        random(*right.shape, dtype=right.dtype, seed=1).detach().to(right.device),
+        right.new_ones(()).expand(right.shape),
     ):
         given = torch.autograd.grad(mine, leaves, weight, retain_graph=True)
         expected = torch.autograd.grad(right, leaves, weight, retain_graph=True)
