@@ -19,10 +19,10 @@ const SAYS_NOTHING = new Set(`a about after again all am an and any are as at be
 did do does doesn for from get give given had has have how i if in into is isn it its just like make me my myself no not
 of off on one only or our out right should so some something still such sure t take than that the their them then there
 these they this through to too up us use used using very want was way we well what when where which while who why will
-with without work would you your
+with without work works pytorch would you your
 一 一个 一些 不 不要 两个 个 中 为什么 之后 之前 也 了 什么 从 会 但 但是 几个 出 到 办 又 可以 吗 呢 哪个 哪些 在 如何 它 对 就
 已经 应该 很 怎么 怎么样 怎么办 怎样 想 想要 我 我的 或 或者 把 时 时候 是 是不是 有 有没有 来 没 没有 然后 用 的 的话 着 自己 自己的
-被 要 要不要 该 请问 还是 这 这个 那 都 里 里面 需要 几 第`.split(/\s+/));
+被 要 要不要 该 请问 还是 原因 问题 这 这个 那 都 里 里面 需要 几 第`.split(/\s+/));
 
 // Words that people use for one another.
 const ALIKE = `example sample
@@ -31,7 +31,8 @@ hang hangs stuck deadlock time-out timeout
 freeze frozen
 network model
 layer module
-slow longer faster speed performance
+op operator operation
+slow slower longer faster speed performance
 implement write define create
 rename renamed names
 memory ram vram oom
@@ -81,7 +82,7 @@ grad gradient 梯度
 变化 更新
 注意力 attention
 省 节省 不存放
-二次 第二次 second 二阶
+二次 第二次 两次 second 二阶
 叶子 leaf
 原地 inplace in-place
 卡 gpu 进程
@@ -95,10 +96,15 @@ const alikeOf = word => {
 
 // What is asked for: {word, alike: what may stand for it}.
 const askedFor = text => {
-  const words = [...wordsOf(text.toLowerCase())];
+  const words = [...wordsOf(text.toLowerCase().replaceAll("c++", "cpp"))]; // as in the index
   const some = words.filter(word => !SAYS_NOTHING.has(word));
   return (some.length ? some : words).map(word => ({ word, alike: alikeOf(word) }));
 };
+
+// Its words without those that say nothing: " check backward correct ".
+const gistOf = text =>
+  ` ${[...segmenter.segment(text.toLowerCase())].filter(part => part.isWordLike && !SAYS_NOTHING.has(part.segment))
+    .map(part => part.segment).join(" ")} `;
 
 // The results that hold a word; a Chinese one with its characters in this order.
 const holding = async (pagefind, word) => {
@@ -137,7 +143,7 @@ const holdingMost = async (pagefind, asked) => {
 
 // A section as it is shown: what its words are, without the heading, from the sentence on that
 // holds the first of the words; null if it holds none.
-const LITERALLY = 4; // what it counts that a heading holds all that was typed, as it was typed
+const LITERALLY = 4; // what it counts that a heading, or another name of the section, holds all that was typed
 const COVERED = 4; // that all of a heading was typed
 const OTHER_NAMES = 0.5; // a word of what else people call a section, where one of the heading is 1
 const CHAPTER = 2; // that it is a whole chapter, where only a word or two were typed
@@ -162,7 +168,7 @@ const section = ({ url, meta, content, rank }, asked, typed) => {
   const says = [...wordsOf(title.toLowerCase())].filter(word => !SAYS_NOTHING.has(word)).map(stem);
   const covered = says.filter(part => words.map(stem).includes(part)).length / (says.length || 1);
   const heading = inHeading.reduce((sum, one) => sum + one, 0) + COVERED * covered
-    + LITERALLY * title.toLowerCase().includes(typed)
+    + LITERALLY * (title.toLowerCase().includes(typed) || OTHER_NAMES * gistOf(called).includes(gistOf(typed)))
     + CHAPTER * (asked.length < 3 && title === together(meta.page));
   if (!places.length && !heading) return null;
   const at = places.length ? Math.min(...places) : 0;
@@ -228,7 +234,8 @@ document.addEventListener("DOMContentLoaded", () => {
     const data = await Promise.all(results.slice(0, 24).map(async one =>
       ({ ...await one.data(), rank: one.rank })));
     if (asked !== input.value.trim()) return;
-    const sections = data.map(one => section(one, words, asked.toLowerCase())).filter(Boolean);
+    const arrived = data.filter(one => one.meta); // each section is a file of its own
+    const sections = arrived.map(one => section(one, words, asked.toLowerCase())).filter(Boolean);
     sections.sort((one, other) => other.rank - one.rank);
     found.replaceChildren(...sections.slice(0, 8).map(linkTo));
     if (!sections.length) found.textContent = found.closest("[data-nothing]").dataset.nothing;
