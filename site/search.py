@@ -40,7 +40,9 @@ def words_of_readers(language):
 
 
 WORDS = {language: words_of_readers(language) for language in ("en", "zh")}
-C_PLUS_PLUS = ", cpp"  # Pagefind knows no signs, and finds a "c" in each word that begins with it
+C_PLUS_PLUS = (
+    ", cpp"  # Pagefind knows no signs, and finds a "c" in each word that begins with it
+)
 HIDDEN = {"cell_output", "exercise-help"}
 ASIDE = (
     "Deeper:",
@@ -130,7 +132,9 @@ def write_index(app, language_of):
                 heading=escape(heading),
                 page=escape(page),
                 text=text,
-                called=escape(words.pop(plain(heading), "") + C_PLUS_PLUS * ("C++" in heading)),
+                called=escape(
+                    words.pop(plain(heading), "") + C_PLUS_PLUS * ("C++" in heading)
+                ),
             )
             url = f"{app.builder.get_target_uri(document)}#{name}"
             records.append(dict(url=url, content=BETWEEN_CHARACTERS.sub(" ", content)))

@@ -43,7 +43,8 @@ def _parts(value):
     if isinstance(value, tuple | list):
         return [part for one in value for part in _parts(one)]
     if isinstance(value, str):
-        return [part.strip() for part in value.split(",")]
+        together = sorted(value.casefold().split(" and "))  # "a and b" has no order
+        return [part.strip() for one in together for part in one.split(",")]
     return [value]
 
 

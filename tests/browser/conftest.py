@@ -22,6 +22,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from filelock import FileLock  # torch brings it
 from playwright.sync_api import expect
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +30,11 @@ FOLDERS = ("notebooks", "zh")
 CHAPTERS = [
     path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.ipynb"))
 ]
+FRONT = {"notebooks": "index.html", "zh": "index.zh.html"}
+PAGES = {
+    path.relative_to(ROOT).with_suffix(".html").as_posix(): path
+    for path in [ROOT / "README.md", ROOT / "README.zh.md", *CHAPTERS]
+}
 PATIENCE = 120_000  # ms; a busy machine is slow, not broken
 BROKEN = """async () => {
     const pictures = [...document.images];
@@ -82,17 +88,46 @@ def look(page, path):
     assert page.evaluate(BROKEN) == []
 
 
+def show(page, site, name, theme="light", width=1300):
+    """Opens a page; returns the requests to other hosts."""
+    elsewhere = []
+
+    def watch(request):
+        if not request.url.startswith((site, "data:", "blob:")):
+            elsewhere.append(request.url)
+
+    page.on("request", watch)
+    page.set_viewport_size({"width": width, "height": 1000})
+    # no colour is caught on its way to another
+    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    page.goto(site + name)
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    return elsewhere
+
+
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory):
-    """The address of the pages, built from this checkout."""
+def site(tmp_path_factory, worker_id):
+    """The address of the pages, built from this checkout once for all workers."""
     if shutil.which("npm") is None:
         pytest.skip("there is no npm, which makes the pages: install Node.js")
-    out = tmp_path_factory.mktemp("site")
+    folder = tmp_path_factory.getbasetemp()
+    out = (folder if worker_id == "master" else folder.parent) / "site"
+    with FileLock(f"{out}.lock"):
+        if not (out / "built").exists():
+            build(out)
+            (out / "built").touch()
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=out)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def build(out):
     subprocess.run(["npm", "ci", "--prefix", "site"], cwd=ROOT, check=True)
     command = [
         sys.executable,
@@ -107,10 +142,6 @@ def site(tmp_path_factory):
         ".",
     ]
     subprocess.run([*command, out], cwd=ROOT, check=True)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=out)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
 
 
 def readme_command(name):

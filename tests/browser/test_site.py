@@ -1,4 +1,4 @@
-"""The pages, as a reader's browser shows them."""
+"""What the pages do when a reader clicks and types."""
 
 import json
 import os
@@ -8,80 +8,12 @@ from itertools import zip_longest
 from urllib.parse import unquote
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from helpers.lessons.exercise import exercises
-from tests.browser.conftest import CHAPTERS, FOLDERS, ROOT, look
+from tests.browser.conftest import CHAPTERS, FOLDERS, FRONT, PAGES, show
 
-FRONT = {"notebooks": "index.html", "zh": "index.zh.html"}
-PAGES = {
-    path.relative_to(ROOT).with_suffix(".html").as_posix(): path
-    for path in [ROOT / "README.md", ROOT / "README.zh.md", *CHAPTERS]
-}
-EIGHT = [
-    *FRONT.values(),
-    "README.html",
-    "notebooks/02_static_functions.html",
-    "notebooks/04_exp.html",
-    "notebooks/11_when_gradients_lie.html",
-    "notebooks/19_which_way.html",
-    "zh/04_exp.html",
-]
-each_page = pytest.mark.parametrize("name", [*FRONT.values(), *PAGES])
 each_front = pytest.mark.parametrize("folder, name", FRONT.items())
-LOOKS = (390, "dark"), (1300, "light")  # widths and themes
-
-
-def show(page, site, name, theme="light", width=1300):
-    """Opens a page; returns the requests to other hosts."""
-    elsewhere = []
-
-    def watch(request):
-        if not request.url.startswith((site, "data:", "blob:")):
-            elsewhere.append(request.url)
-
-    page.on("request", watch)
-    page.set_viewport_size({"width": width, "height": 1000})
-    # no colour is caught on its way to another
-    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
-    page.goto(site + name)
-    assert page.evaluate("document.documentElement.dataset.theme") == theme
-    return elsewhere
-
-
-@each_page
-def test_a_page_is_whole(page, site, name):
-    for width, theme in LOOKS:
-        assert show(page, site, name, theme, width) == []
-        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        assert wide <= 0, f"wider than {width}"
-        look(page, PAGES.get(name))
-    sideways = """cells => cells.filter(cell => cell.scrollWidth > cell.clientWidth + 1)
-        .map(cell => cell.textContent)"""
-    tables = ".pst-scrollable-table-container, .bd-article table"
-    at_1300 = f".cell_input pre, {tables}, .bd-article mjx-container:not([display])"
-    assert page.locator(at_1300).evaluate_all(sideways) == []
-
-
-@each_page
-def test_a_page_is_accessible(page, site, name, request):
-    if name not in EIGHT and not request.config.getoption("--all-chapters"):
-        pytest.skip("runs with --all-chapters")
-    for width, theme in LOOKS:
-        show(page, site, name, theme, width)
-        page.evaluate(
-            "document.querySelectorAll('details').forEach(fold => fold.open = true)"
-        )
-        violations = Axe().run(page).response["violations"]
-        serious = [
-            (found["id"], found["nodes"][0]["html"][:200], len(found["nodes"]))
-            for found in violations
-            if found["impact"] in ("serious", "critical")
-        ]
-        assert serious == [], width
-
-
 SHOWN = """selector => { const box = document.querySelector(selector)?.getBoundingClientRect();
     return !!box && box.width > 0 && box.right > 0 && box.left < innerWidth }"""
 BUTTONS = {  # what is there after a press: a condition in the page
@@ -156,23 +88,6 @@ def test_what_is_predicted_is_folded(page, site, name):
         expect(output).to_be_hidden()
         fold.locator("summary").click()
         expect(output).to_be_visible()
-
-
-def test_no_formula_is_cut_off(page, site):
-    show(page, site, "notebooks/02_static_functions.html", width=390)
-    cut = """formulas => formulas.filter(f => f.scrollHeight > f.clientHeight + 1).length"""
-    assert page.locator(".bd-article mjx-container").evaluate_all(cut) == 0
-
-
-def test_no_outline_is_cut_off(page, site):
-    page.set_viewport_size({"width": 1300, "height": 1000})
-    cut = []
-    for name in PAGES:
-        page.goto(site + name)
-        outline = page.locator(".bd-sidebar-secondary")
-        if outline.count() and outline.evaluate("o => o.scrollWidth > o.clientWidth"):
-            cut.append(name)
-    assert cut == []
 
 
 @pytest.mark.parametrize(
@@ -328,39 +243,6 @@ def test_the_switch_leads_to_the_same_page(page, site):
         assert page.url == site + other
         page.get_by_role("link", name="English", exact=True).first.click()
         assert page.url == site + name
-
-
-@pytest.mark.parametrize("name", EIGHT)
-def test_a_first_visit_is_light(page, site, name):
-    loaded, complaints = {}, []
-    page.on("response", lambda answer: loaded.update({answer.url: len(answer.body())}))
-    page.on(
-        "console", lambda said: said.type == "error" and complaints.append(said.text)
-    )
-    page.goto(site + name, wait_until="networkidle")
-    assert complaints == []
-    if name in FRONT.values():
-        assert not any("/_images/" in url for url in loaded)
-    assert not any("pagefind" in url for url in loaded)
-    bytes_of = {url: n for url, n in loaded.items() if "/_images/" not in url}
-    assert sum(bytes_of.values()) < 1_000_000, bytes_of
-
-
-def test_a_picture_is_loaded_when_it_is_near(page, site):
-    loaded = []
-    page.on("request", lambda request: loaded.append(request.url))
-    page.set_viewport_size({"width": 1300, "height": 1000})
-    page.goto(f"{site}notebooks/08_c_and_cpp.html", wait_until="networkidle")
-    last = page.locator(".bd-article img").last
-    address = last.evaluate("picture => picture.src")
-    assert address not in loaded
-    last.scroll_into_view_if_needed()
-    page.wait_for_function(
-        "[...document.images].at(-1).naturalWidth > 0", timeout=10_000
-    )
-    assert address in loaded
-    natural = last.evaluate("picture => picture.naturalWidth")
-    assert int(last.get_attribute("width")) == natural // 2  # 200 dpi
 
 
 @each_front

@@ -19,6 +19,9 @@ from helpers.lessons.tempting import TEMPTING
         ((True,), (True, 3), "✗"),
         (float("nan"), 1.0, "✗"),
         ("eight", 8, "✗"),
+        ("default and Kaiming", "Kaiming and default", "✓"),
+        ("default", "Kaiming and default", "✗"),
+        ("b, a", "a, b", "✗"),
     ],
 )
 def test_a_prediction_is_compared(prediction, outcome, mark, capsys):
