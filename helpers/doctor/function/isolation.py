@@ -115,6 +115,8 @@ def undisturbed():
             buffers_kept(),
             torch.inference_mode(False),
             torch.autograd.set_detect_anomaly(False),
+            # A GPU's backward, too, runs in this thread, where it can be watched.
+            torch.autograd.set_multithreading_enabled(False),
         ):
             warnings.simplefilter("ignore")
             yield
