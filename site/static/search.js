@@ -62,7 +62,7 @@ ship publish package distribute wheel
 层 模块
 显存 内存
 词向量 embedding 词表
-算子 运算 核函数
+算子 运算 核函数 内核
 排查 调试 查找 来源
 参数 权重
 更新 训练
