@@ -11,7 +11,8 @@ def predicted(prediction, outcome, within=0.0, tempting=None):
     yet.
 
     prediction, outcome: numbers, strings, or tuples or lists of them. Upper and lower
-                         case, spaces, quotes and brackets do not count.
+                         case, spaces, quotes and brackets do not count, and neither
+                         does the order in "a and b".
     within:          how far a number may be off and still count, as a share of the
                      outcome
     tempting:        a key of TEMPTING, with what is added to a wrong prediction
@@ -43,7 +44,7 @@ def _parts(value):
     if isinstance(value, tuple | list):
         return [part for one in value for part in _parts(one)]
     if isinstance(value, str):
-        together = sorted(value.casefold().split(" and "))  # "a and b" has no order
+        together = sorted(value.casefold().split(" and "))
         return [part.strip() for one in together for part in one.split(",")]
     return [value]
 

@@ -65,7 +65,7 @@ KEYS = "keys"  # (..., S, anything): all rows, or the first, where the others ar
 SCORES = "scores"  # (..., L, S): some rows, and the columns of these keys
 
 
-@dataclass
+@dataclass  # a frozen one does not compile on torch 2.11 under Python 3.12
 class Blocks:
     """A function of tensors that is computed for some queries after the others.
 

@@ -21,9 +21,9 @@ F.linear_cross_entropy(options=...)    80       3.46    304       7.28
 linear_cross_entropy                  144       2.59    264       1.64
 
 In bfloat16, the logits of a chunk are widened and their gradients narrowed, which the
-plain one does not do. On an H100, with 4,096 x 2,048 x 131,072, against the plain one:
-2,112 MiB for 6,144 at 1.07 times the time in float32, 1,952 for 3,072 at 2.6 times the
-time in bfloat16.
+plain one does not do. On an H100, with 4,096 x 2,048 x 131,072, this one needs 2,112 MiB
+in float32, where the plain one needs 6,144, and 1.07 times its time; in bfloat16, 1,952
+where that needs 3,072, and 2.6 times its time.
 
 Source: Wijmans et al., Cut Your Losses in Large-Vocabulary Language Models (what logits
 cost), https://arxiv.org/abs/2411.09009; Hsu et al., Liger Kernel (chunks, gradients in

@@ -13,7 +13,7 @@ import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx, FunctionMeta
 
 from helpers.doctor import examine
-from tests.doctor.common import Half, drawn, errors, ones
+from tests.doctor.common import Half, drawn, errors, ones, that
 
 
 class Disturbing(torch.autograd.Function):
@@ -78,6 +78,14 @@ def test_works_under_inference_mode():
     with torch.inference_mode():
         assert examine(torch.sin, ones(3)).ok
         assert torch.is_inference_mode_enabled()
+
+
+def test_backward_runs_in_the_thread_that_is_watched_on_a_gpu_too():
+    """Otherwise the engine runs it in a thread of the device."""
+    elsewhere = []
+    right = that(lambda: elsewhere.append(torch._C._is_multithreading_enabled()))
+    assert examine(right, *drawn((4,))).ok
+    assert elsewhere and not any(elsewhere)
 
 
 def test_the_text_is_the_same_whatever_the_seed_and_the_threads():

@@ -54,7 +54,7 @@ FLAGS = [
     "-fPIC",
     "-w",
     "-fsanitize=thread",
-    "-U_FORTIFY_SOURCE",  # Ubuntu's g++ defines it: block.h clears more than one object
+    "-U_FORTIFY_SOURCE",  # or Ubuntu's ends Python: block.h clears arrays as one
     "-include",
     HEADERS[0],
 ]
