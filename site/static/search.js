@@ -15,11 +15,11 @@ const stem = word =>
   word.length > 4 ? word.replace(/(?<=.{3})(ing|(?<!e)ed|es|s|e)$/, "").replace(/([bgmnpt])\1$/, "$1") : word;
 
 // Words that say nothing of what is looked for.
-const SAYS_NOTHING = new Set(`a about after again all am an and any are as at be been before but by can cannot could
-did do does doesn for from get give given had has have how i if in into is isn it its just like make me my myself no not
-of off on one only or our out right should so some something still such sure t take than that the their them then there
-these they this through to too up us use used using very want was way we well what when where which while who why will
-with without work works pytorch would you your
+const SAYS_NOTHING = new Set(`a about after again all am an and any are as at be been before but by can cannot
+could did do does doesn for from get give given had has have how i if in into is isn it its just like make me
+my myself need no not of off on one only or our out pytorch right should so some something still such sure t
+take than that the their them then there these they this through to too torch up us use used using very vs
+want was way we well what when where which while who why will with without work works would you your
 一 一个 一些 不 不要 两个 个 中 为什么 之后 之前 也 了 什么 从 会 但 但是 几个 出 到 办 又 可以 吗 呢 哪个 哪些 在 如何 它 对 就
 已经 应该 很 怎么 怎么样 怎么办 怎样 想 想要 我 我的 或 或者 把 时 时候 是 是不是 有 有没有 来 没 没有 然后 用 的 的话 着 自己 自己的
 被 要 要不要 一直 总是 老是 该 请问 还是 原因 问题 这 这个 那 都 里 里面 需要 几 第`.split(/\s+/));
@@ -54,7 +54,7 @@ second double twice higher
 half float16 bfloat16 fp16 bf16 amp
 embedding lookup vocabulary
 install setup
-ship publish package distribute wheel
+ship publish package distribute wheel whl
 多卡 分布式 进程 ddp
 卡住 挂起 死锁
 固定 冻结
@@ -76,6 +76,10 @@ ship publish package distribute wheel
 样本 逐样本
 耗时 时间 计时
 grad gradient 梯度
+gradcheck grad_check
+ste straight 直通
+hessian 黑塞 海森
+qat quantization 量化
 对比 contrastive
 反向传播 backward
 前向传播 forward
