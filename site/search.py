@@ -8,6 +8,7 @@ cut Chinese into the same words, so each character is a word here.
 import json
 import re
 import shutil
+from copy import deepcopy
 from html import escape
 from pathlib import Path
 
@@ -50,6 +51,7 @@ ASIDE = (
 )  # what stands beside the way through a chapter is found after it
 INDEX = 5  # rows; a table of more in chapter 19 is for looking things up
 COLUMNS = 3, 4  # of such a table: of a matrix of signs, nothing is found
+READ = 2  # the column of a task that names the section in which it is answered
 BETWEEN_CHARACTERS = re.compile(
     r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])"
 )  # Chinese ones
@@ -63,7 +65,7 @@ def text_of(part):
         return ""
     if isinstance(part, nodes.Element) and HIDDEN.intersection(part.get("classes", ())):
         return ""
-    if isinstance(part, nodes.tbody) and is_index(part):
+    if is_index_table(part):
         return ""
     if isinstance(part, nodes.TextElement):
         return f"<p>{escape(words_of(part))}</p>"
@@ -90,11 +92,20 @@ def is_index(body):
     )
 
 
+def is_index_table(part):
+    return isinstance(part, nodes.table) and is_index(part.next_node(nodes.tbody))
+
+
 def rows(doctree):
     """The rows of the tables in which things are looked up."""
     return [
         row for body in doctree.findall(nodes.tbody) if is_index(body) for row in body
     ]
+
+
+def is_task(row):
+    """Does a row lead to the section that answers it? "02 Static Functions and ctx" """
+    return len(row) == 4 and row[READ].astext()[:2].isdigit()
 
 
 def name_rows(doctree):
@@ -104,24 +115,54 @@ def name_rows(doctree):
 
 
 def sections(doctree):
-    """(id, heading, text) of each section, without its subsections', and of each row."""
+    """(id, heading, text) of each section, without its subsections', and of each row.
+
+    A section that is but a table in which things are looked up is found by its rows only.
+    """
     for section in doctree.findall(nodes.section):
         parts = [
             part for part in section.children if not isinstance(part, nodes.section)
         ]
+        below = [part for part in parts if not isinstance(part, nodes.title)]
+        if below and all(map(is_index_table, below)):
+            continue
         heading = section.next_node(nodes.title).astext()
         yield section["ids"][0], heading, "".join(map(text_of, parts))
     for row in rows(doctree):
-        yield row["ids"][0], row[0].astext(), "".join(map(text_of, row[-2:]))
+        if not is_task(row):
+            yield row["ids"][0], row[0].astext(), "".join(map(text_of, row[-2:]))
+
+
+def lead_to_sections(doctree, words):
+    """Makes each task another name of the section that answers it; the search leads there."""
+    for row in rows(doctree):
+        if is_task(row):
+            task, (chapter, heading) = row[0].astext(), row[READ].astext().split(" ", 1)
+            sections = words[chapter]
+            if plain(heading) not in sections:
+                heading = f"{chapter} {heading}"  # the chapter's own
+            names = [
+                sections.pop(plain(heading), ""),
+                task,
+                words["19"].pop(plain(task), ""),
+            ]
+            sections[plain(heading)] = ", ".join(filter(None, names))
 
 
 def write_index(app, language_of):
     """Writes `pagefind/` beside the pages; `language_of` gives the language of a document."""
     records = []
-    for document in sorted(app.env.found_docs):
+    documents = sorted(app.env.found_docs)
+    words_in = deepcopy(WORDS)
+    for document in documents:
+        if document.endswith("19_which_way"):
+            lead_to_sections(
+                app.env.get_doctree(document), words_in[language_of(document)[:2]]
+            )
+    for document in documents:
         page = app.env.titles[document].astext()
         language = language_of(document)
-        words = dict(WORDS[language[:2]].get(Path(document).name[:2], {}))
+        words = words_in[language[:2]].get(Path(document).name[:2], {})
         for name, heading, text in sections(app.env.get_doctree(document)):
             weight = (
                 3 if heading.startswith(ASIDE) else 4 if name.startswith("row-") else 7

@@ -105,11 +105,6 @@ const askedFor = text => {
   return (some.length ? some : words).map(word => ({ word, alike: alikeOf(word) }));
 };
 
-// Its words without those that say nothing: " check backward correct ".
-const gistOf = text =>
-  ` ${[...segmenter.segment(text.toLowerCase())].filter(part => part.isWordLike && !SAYS_NOTHING.has(part.segment))
-    .map(part => part.segment).join(" ")} `;
-
 // The results that hold a word; a Chinese one with its characters in this order.
 const holding = async (pagefind, word) => {
   const { results } = await pagefind.search(apart(word));
@@ -147,17 +142,15 @@ const holdingMost = async (pagefind, asked) => {
 
 // A section as it is shown: what its words are, without the heading, from the sentence on that
 // holds the first of the words; null if it holds none.
-const LITERALLY = 4; // what it counts that a heading, or another name of the section, holds all that was typed
-const COVERED = 4; // that all of a heading was typed
+const LITERALLY = 4; // what it counts that a heading holds all that was typed
+const NAMED = 6; // that a name of the section is just what was typed
 const OTHER_NAMES = 0.5; // a word of what else people call a section, where one of the heading is 1
-const CHAPTER = 2; // that it is a whole chapter, where only a word or two were typed
 const section = ({ url, meta, content, rank }, asked, typed) => {
   const title = together(meta.title);
   const whole = together(content);
   const called = together(meta.called ?? ""); // what people type who look for it
   const all = whole.startsWith(title) ? whole.slice(title.length).replace(/^[.\s]+/, "") : whole;
   const text = called && all.includes(called) ? all.slice(0, all.lastIndexOf(called)) : all;
-  const words = asked.map(one => one.word);
   const stems = asked.flatMap(one => [one.word, ...one.alike]).map(stem);
   const places = stems.map(part => text.toLowerCase().indexOf(part)).filter(at => at >= 0);
   const within = (names, share) => {
@@ -169,11 +162,15 @@ const section = ({ url, meta, content, rank }, asked, typed) => {
   const inNames = word => Math.max(inTitle(word), inCalled(word));
   const inHeading = asked.map(({ word, alike, weight }) =>
     weight * Math.max(inNames(word), ...alike.map(other => FOR_ANOTHER * inNames(other))));
-  const says = [...wordsOf(title.toLowerCase())].filter(word => !SAYS_NOTHING.has(word)).map(stem);
-  const covered = says.filter(part => words.map(stem).includes(part)).length / (says.length || 1);
-  const heading = inHeading.reduce((sum, one) => sum + one, 0) + COVERED * covered
-    + LITERALLY * (title.toLowerCase().includes(typed) || OTHER_NAMES * gistOf(called).includes(gistOf(typed)))
-    + CHAPTER * (asked.length < 3 && title === together(meta.page));
+  const sought = asked.reduce((sum, one) => sum + one.weight, 0);
+  const named = name => { // which share of it was typed, times which share of what was typed is in it
+    const says = new Set([...wordsOf(name.toLowerCase())].filter(word => !SAYS_NOTHING.has(word)).map(stem));
+    const both = asked.filter(({ word }) => says.has(stem(word)));
+    return both.length / (says.size || 1) * both.reduce((sum, one) => sum + one.weight, 0) / sought;
+  };
+  const heading = inHeading.reduce((sum, one) => sum + one, 0)
+    + NAMED * Math.max(...[title, ...called.split(/[,，]/)].map(named))
+    + LITERALLY * title.toLowerCase().includes(typed);
   if (!places.length && !heading) return null;
   const at = places.length ? Math.min(...places) : 0;
   const sentence = Math.max(...[". ", "? ", "。", "？", "："].map(end => {

@@ -60,7 +60,8 @@ def section(place, text=None, folder=None):
 
 
 def short_name(place):
-    return re.sub(r" \(\d+ minutes?\)$", "", place)
+    name = re.sub(r" \(\d+ minutes?\)$", "", place)
+    return re.sub(r"__\w+__", r"`\g<0>`", name)  # or Markdown sets it in bold
 
 
 def source(copy):

@@ -140,7 +140,7 @@ TASKS = {  # by what they are about
         Task("see or count every operation, also in backward (`TorchDispatchMode`)",
              CELLS, "18 Where autograd sits", "print the operations"),
         Task("write a tensor subclass (`__torch_dispatch__`, `__torch_function__`)",
-             "18 A matrix that is never made", "18 Which one?",
+             CELLS, "18 A matrix that is never made",
              "what type the gradient has", True),
         Task("store a weight in another form, and let `nn.Linear` take it (quantized "
              "weights)", CELLS, "18 A matrix that is never made",
