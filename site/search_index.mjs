@@ -1,6 +1,7 @@
 // The index of the search: {records: [{url, content}, …], folder} in.
 
-import { readFileSync } from "fs";
+import { mkdirSync, readFileSync, writeFileSync } from "fs";
+import { dirname, join } from "path";
 import { close, createIndex } from "pagefind";
 
 const { records, folder } = JSON.parse(readFileSync(0));
@@ -9,6 +10,10 @@ for (const record of records) {
   const { errors } = await index.addHTMLFile(record);
   if (errors.length) throw new Error(`${record.url}: ${errors}`);
 }
-const { errors } = await index.writeFiles({ outputPath: folder });
+const { errors, files } = await index.getFiles(); // writeFiles once left half a file
 if (errors.length) throw new Error(errors);
+for (const { path, content } of files) {
+  mkdirSync(dirname(join(folder, path)), { recursive: true });
+  writeFileSync(join(folder, path), content);
+}
 await close();

@@ -8,18 +8,21 @@ const together = text => text.replaceAll("\u200b", "") // Pagefind's marks in a 
   .replace(/(?<=\p{Script=Han}) (?=\p{Script=Han})/gu, "");
 
 const segmenter = new Intl.Segmenter("zh", { granularity: "word" }); // knows English words, too
-const wordsOf = text =>
-  new Set([...segmenter.segment(text)].filter(part => part.isWordLike).map(part => part.segment));
+const wordsOf = text => { // 不 belongs to the next word: 不通过 is not 通过
+  const words = [...segmenter.segment(text)].filter(part => part.isWordLike).map(part => part.segment);
+  return new Set(words.map((word, number) => (words[number - 1] === "不" ? "不" : "") + word));
+};
 // What the forms of a word have in common: clip, clips, clipped, clipping.
 const stem = word =>
   word.length > 4 ? word.replace(/(?<=.{3})(ing|(?<!e)ed|es|s|e)$/, "").replace(/([bgmnpt])\1$/, "$1") : word;
 
 // Words that say nothing of what is looked for.
 const SAYS_NOTHING = new Set(`a about after again all am an and any are as at be been before but by can cannot
-could did do does doesn for from get give given had has have how i if in into is isn it its just like make me
-my myself need no not of off on one only or our out pytorch right should so some something still such sure t
-take than that the their them then there these they this through to too torch up us use used using very vs
-want was way we well what when where which while who why will with without work works would you your
+could did do does doesn for from get give given had has have how i if in into is isn it its just like look
+looking make me my myself need no not of off on one only or our out pytorch right should so some something
+start still such sure t take than that the their them then there these they this through to too torch up us
+use used using very vs want was way we well what when where which while who why will with without work works
+would you your
 一 一个 一些 不 不要 两个 个 中 为什么 之后 之前 也 了 什么 从 会 但 但是 几个 出 到 办 又 可以 吗 呢 哪个 哪些 在 如何 它 对 就
 已经 应该 很 怎么 怎么样 怎么办 怎样 想 想要 我 我的 或 或者 把 时 时候 是 是不是 有 有没有 来 没 没有 然后 用 的 的话 着 自己 自己的
 被 要 要不要 一直 总是 老是 该 请问 还是 原因 问题 这 这个 那 都 里 里面 需要 几 第`.split(/\s+/));
@@ -72,7 +75,7 @@ ship publish package distribute wheel whl
 实现 编写 写
 转 导出
 跨卡 进程
-求导 导数 梯度
+求导 导数 导 梯度
 样本 逐样本
 耗时 时间 计时
 grad gradient 梯度

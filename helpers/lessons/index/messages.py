@@ -205,8 +205,8 @@ MESSAGES = {
                 "11 Where a nan is born: set_detect_anomaly"),
         Message("Legacy autograd function with non-static forward method is "
                 "deprecated",
-                "a Function of PyTorch 0.1 to 0.3",
-                "01 Surprise: the same class today"),
+                "a Function of PyTorch 0.1 to 0.3: make its methods static, and call it "
+                "by `.apply`", "01 Migrate: old spelling and new spelling, in one table"),
         Message("cannot assign parameters before Module.__init__() call",
                 "a module without `super().__init__()`",
                 "01 Deeper: mistakes in the documentation of 2017 (6 minutes)"),
