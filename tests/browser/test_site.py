@@ -128,7 +128,7 @@ SEARCHES = {  # a heading that must be among the first three
         "my gradient is None": "its gradient is None",
         "install": "Install and read",
         "custom loss function": "A custom loss function: label smoothing",
-        "write a tensor subclass": "A matrix that is never made",  # a task of chapter 19 leads there
+        "write a tensor subclass": "A matrix that is never made",  # a task
         "write cuda kernel python": "The involution operator in CUDA",
         "straight through estimator for rounding": "Straight-through: a gradient",
         "gradient through fixed point solver": "Implicit differentiation",
