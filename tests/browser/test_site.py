@@ -116,7 +116,7 @@ SEARCHES = {  # a heading that must be among the first three
     "notebooks": {
         "higher-order": "Higher-order gradients",
         "gradcheck": "Where gradcheck misleads",
-        "vmap": "vmap(grad(loss))",
+        "vmap": "A rule for vmap",
         "activation checkpointing": "Recompute: activation checkpointing",
         "shared memory": "shared memory, banks and __syncthreads",
         "view modified inplace": "is a view and is being modified inplace",  # a row of 19's index
@@ -141,7 +141,7 @@ SEARCHES = {  # a heading that must be among the first three
         "梯度检查": "手写 gradcheck",
         "内存泄漏": "内存泄漏",
         "自定义算子": "能编译的自定义算子",
-        "编译": "能编译的自定义算子",
+        "编译": "为什么要编译",
         "脉冲神经元": "脉冲的替代梯度",
         "并行": "列并行与行并行",
         "梯度裁剪": "在网络内部裁剪梯度",  # the same words, in another order
