@@ -313,8 +313,8 @@ TASKS = {  # by what they are about
              "14 Two correct answers: the identity, or an all-reduce",
              "the adjoint test", True),
         Task("take a contrastive loss under DDP", "helpers/ops/collectives/",
-             "14 Deeper: a contrastive loss under DDP, and loss=\"summed\" (4 "
-             "minutes)", "one process with all the data", True),
+             "14 Deeper: a contrastive loss under DDP (4 minutes)",
+             "one process with all the data", True),
         Task("fill a buffer in backward (`main_grad`, a weight's gradient later), or "
              "take a step in a hook, under DDP", CELLS,
              "19 A buffer that backward fills, or a step in a hook, under DDP",
