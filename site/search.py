@@ -49,8 +49,7 @@ ASIDE = (
     "Deeper:",
     "选读：",
 )  # what stands beside the way through a chapter is found after it
-INDEX = 5  # rows; a table of more in chapter 19 is for looking things up
-COLUMNS = 3, 4  # of such a table: of a matrix of signs, nothing is found
+INDEX = re.compile("[Ii]ndex of|索引$")  # in the heading over what is looked up
 READ = 2  # the column of a task that names the section in which it is answered
 BETWEEN_CHARACTERS = re.compile(
     r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])"
@@ -84,12 +83,13 @@ def words_of(part):
 
 
 def is_index(body):
-    """Is each row of a table's body found by itself?"""
-    return (
-        "19_which_way" in str(body.document and body.document["source"])
-        and len(body) > INDEX
-        and len(body[0]) in COLUMNS
-    )
+    """Is each row of a table's body found by itself? "An index of messages" """
+    above, part = [], body
+    while part := part.parent:
+        above += [
+            title.astext() for title in part.children if isinstance(title, nodes.title)
+        ]
+    return any(map(INDEX.search, above))
 
 
 def is_index_table(part):
