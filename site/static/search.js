@@ -188,7 +188,9 @@ const section = ({ url, meta, content, rank }, asked, typed) => {
 };
 
 const marked = (text, stems) => {
-  const wanted = stems.map(part => part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|");
+  const long = stems.filter(part => part.length > 1); // one character is in too many words
+  if (!long.length) return [text];
+  const wanted = long.map(part => part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|");
   return text.split(new RegExp(`((?:${wanted})[a-z]*)`, "i")).map((part, number) => {
     if (number % 2 === 0) return part;
     const mark = document.createElement("mark");
