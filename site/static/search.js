@@ -25,7 +25,7 @@ use used using very vs want was way we well what when where which while who why 
 would you your
 一 一个 一些 不 不要 两个 个 中 为什么 之后 之前 也 了 什么 从 会 但 但是 几个 出 到 办 又 可以 吗 呢 哪个 哪些 在 如何 它 对 就
 已经 应该 很 怎么 怎么样 怎么办 怎样 想 想要 我 我的 或 或者 把 时 时候 是 是不是 有 有没有 来 没 没有 然后 用 的 的话 着 自己 自己的
-被 要 要不要 一直 总是 老是 该 请问 还是 原因 问题 这 这个 那 都 里 里面 需要 几 第`.split(/\s+/));
+被 要 要不要 一直 总是 老是 该 请问 还是 原因 问题 这 这个 那 都 里 里面 需要 几 第 意思 例子`.split(/\s+/));
 
 // Words that people use for one another.
 const ALIKE = `example sample
