@@ -306,10 +306,14 @@ def neighbours(document):
     links = []
     if place:
         before = pages[place - 1]
-        links.append(f'<a href="{Path(before).name}.html">← {names[before]}</a>')
+        links.append(
+            f'<a href="{Path(before).name}.html">← <span>{names[before]}</span></a>'
+        )
     if place + 1 < len(pages):
         after = pages[place + 1]
-        links.append(f'<a href="{Path(after).name}.html">{names[after]} →</a>')
+        links.append(
+            f'<a href="{Path(after).name}.html"><span>{names[after]}</span> →</a>'
+        )
     return " ".join(links)
 
 

@@ -22,7 +22,7 @@ FRONT = {
     "notebooks": "index",
     "zh": "index.zh",
 }  # the page, by the folder of the edition
-PARTS = ["00 01 02 03 04 05 06", "07 08 09 15 16", "10 11 13 20", "12 14 17 18"]
+PARTS = ["00 01 02 03 04 05 06", "07 08 09 15 16 19", "10 11 13 20", "12 14 17 18"]
 COVERS = {  # what a chapter is about, in code
     "00": "x = 100: nan",
     "01": "2017",
@@ -43,6 +43,7 @@ COVERS = {  # what a chapter is about, in code
     "16": "pip install",
     "17": "bfloat16",
     "18": "Diagonal(d)",
+    "19": "custom_op?",
     "20": "softmax(QKᵀ)V",
 }
 WORDS = {
@@ -54,8 +55,11 @@ WORDS = {
                   "ours": "its slope, by our backward"},
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends near 89, ours "
         "goes on at 1",
-        "lines": "Which line belongs in `backward`? The course's judge says:",
+        "lines": "Which line belongs in `backward`? Choose one, and the course's judge answers:",
         "repaired": "The first chapter tells this story, in 15 minutes.",
+        "for_whom": "For whoever trains models, and needs a gradient that PyTorch does not "
+        "have, gets wrong, or pays too much memory for. You need Python, tensors and "
+        "`loss.backward()`, but no GPU.",
         "start": "Start with chapter 00",
         "look_up": "What do you want to do, or which error do you have?",
         "example": "retain_graph, a gradient penalty, expected m1 and m2 …",
@@ -90,6 +94,8 @@ WORDS = {
         "我们的曲线保持为 1",
         "lines": "`backward` 里该写哪一行？点开看看课程的检查结果：",
         "repaired": "第 00 章讲的就是这个故事，只要 15 分钟。",
+        "for_whom": "如果你在训练模型，而 PyTorch 没有你要的梯度，或者算得不对、占用的内存太多，"
+        "这门课程就是为你准备的。你需要会用 Python、张量和 `loss.backward()`，不需要 GPU。",
         "start": "从第 00 章开始",
         "look_up": "你想做什么？或者遇到了什么报错？",
         "example": "retain_graph、梯度惩罚、expected m1 and m2 ……",

@@ -7,6 +7,7 @@ What a page answers is made of the notebook: the outcome of its stored output, a
 import json
 import re
 from html import escape
+from pathlib import Path
 
 from exercises import speaking
 
@@ -22,84 +23,10 @@ WORDS = {  # by the folder of the edition
     "notebooks": ("Your prediction", "Reveal"),
     "zh": ("你的预测", "揭晓"),
 }
-WISHES = {  # in Chinese; what is not here stays as the code says it
-    r"a list of four, each True or False": "四个，每个是 True 或 False",
-    r"a type and a number": "类型和数",
-    r"a number; 1 would be the floor": "一个数，下限是 1",
-    r"a list of numbers.*": "几个数",
-    r"(a list of )?four numbers.*": "四个数",
-    r"three numbers.*": "三个数",
-    r"(a list of )?two numbers.*|a pair of numbers": "两个数",
-    r"a number.*|loads per multiply-add": "一个数",
-    r"one or more columns, 0 to 7": "一列或几列，0 到 7",
-    r"one of the .*": "其中一个",
-    r"a pair|two words": "两个词",
-    r"letters": "字母",
-    r", ([A-Z]) for ": r"，\1 表示 ",
-    r"the name of an exception": "异常的名字",
-    r", or several(, such as|:) ": "，也可以是几个：",
-    r"^such as ": "例如 ",
-    r", such as | such as ": "，例如 ",
-    r"two of": "两个，取自",
-    r"three of": "三个，取自",
-    r"one of ": "",
-    r"a list of ": "依次取自 ",
-    r"a list": "列表",
-    r", in this order$": "",
-    r", or | or ": " 或 ",
-}
-CHOICES_IN_CHINESE = {  # beside the words that the code prints
-    "yes": "是",
-    "no": "否",
-    "both": "两者都",
-    "neither": "两者都不",
-    "none": "都没有",
-    "all three": "三者都",
-    "an error": "报错",
-    "a wrong gradient": "梯度错误",
-    "a right gradient": "梯度正确",
-    "no gradient": "没有梯度",
-    "a gradient": "有梯度",
-    "a pass": "通过",
-    "a failure": "不通过",
-    "first": "第一次",
-    "second": "第二次",
-    "third": "第三次",
-    "right": "正确",
-    "wrong": "错误",
-    "raises": "报错",
-    "weight and bias": "权重和偏置",
-    "equal": "相等",
-    "close": "接近",
-    "other": "不同",
-    "smoothed columns": "平滑了列",
-    "smoothed rows": "平滑了行",
-    "noise": "噪声",
-    "the solution": "解本身",
-    "1e-12 off": "偏离 1e-12",
-    "the slope": "斜率",
-    "converges": "收敛",
-    "diverges": "发散",
-    "mean": "均值",
-    "spread": "离散程度",
-    "bytes": "字节",
-    "loads": "加载",
-    "instructions": "指令",
-    "nothing": "无",
-    "error": "报错",
-    "larger": "变大",
-    "smaller": "变小",
-    "clip": "裁剪",
-    "default": "默认",
-    "metres": "米",
-    "square metres": "平方米",
-    "too large": "太大",
-    "too small": "太小",
-    "falls": "下降",
-    "stays": "不变",
-    "only gradcheck": "只有 gradcheck",
-    "only gradgradcheck": "只有 gradgradcheck",
-}
+# What is asked for, and the choices, in Chinese. Without its Chinese, a wish stops the build.
+CHINESE = json.loads(
+    Path(__file__).with_name("prediction_words.zh.json").read_text("utf-8")
+)
 CELL = """<form class="predict" data-answer="{data}">
 <b>{title}</b> {fields} <output></output>
 </form>"""
@@ -130,20 +57,18 @@ def _answer_alone(cell, untouched):
             output["text"] = "".join(output["text"]).replace(rest, rest[0])
 
 
-def _in_chinese(wish):
-    for english, chinese in WISHES.items():
-        wish = re.sub(english, chinese, wish)
-    return wish
-
-
 def _label(choice, folder):
-    chinese = CHOICES_IN_CHINESE.get(choice) if folder == "zh" else None
-    return escape(f"{choice}（{chinese}）" if chinese else choice)
+    if folder == "zh":
+        chinese = CHINESE["choices"].get(choice)
+        choice = (
+            f"{choice}（{chinese}）" if chinese else choice.replace(" and ", " 和 ")
+        )
+    return escape(choice)
 
 
 def _labels(text, folder):
     """{what a notebook says: the same in Chinese} of the words in a text."""
-    words = CHOICES_IN_CHINESE if folder == "zh" else {}
+    words = CHINESE["choices"] if folder == "zh" else {}
     return {word: words[word] for word in words if re.search(rf"\b{word}\b", text)}
 
 
@@ -156,7 +81,9 @@ def _fields(wish, reveal, folder):
         f'<button type="submit" value="{escape(c)}">{_label(c, folder)}</button>'
         for c in choices
     ]
-    hint = escape(_in_chinese(wish) if folder == "zh" else wish)
+    hint = (
+        "" if choices else escape(CHINESE["wishes"][wish] if folder == "zh" else wish)
+    )
     field = f'<input aria-label="{hint}" autocomplete="off">'
     ask = f'{field} <button type="submit">{reveal}</button> <small>{hint}</small>'
     return " ".join(buttons) or ask
@@ -181,16 +108,17 @@ def add_forms(notebook, folder):
                 continue
             code = "".join(answers["source"])
             within, key = WITHIN.search(code), KEY.search(code)
+            why = {
+                shown(guess): _(said).replace("`", "")
+                for guess, said in TEMPTING.get(key and key[1], {}).items()
+            }
             data = {
                 "outcome": outcome,
                 "within": float(within[1]) if within else 0,
                 "right": right,
                 "wrong": wrong,
-                "labels": _labels(f"{asked[1]} {outcome}", folder),
-                "why": {
-                    shown(guess): _(why).replace("`", "")
-                    for guess, why in TEMPTING.get(key and key[1], {}).items()
-                },
+                "labels": _labels(" ".join([asked[1], outcome, *why]), folder),
+                "why": why,
             }
             form = CELL.format(
                 data=escape(json.dumps(data, ensure_ascii=False)),

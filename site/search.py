@@ -44,6 +44,7 @@ WORDS = {language: words_of_readers(language) for language in ("en", "zh")}
 C_PLUS_PLUS = (
     ", cpp"  # Pagefind knows no signs, and finds a "c" in each word that begins with it
 )
+CODE = re.compile("<pre>.*?</pre>", re.DOTALL)
 HIDDEN = {"cell_output", "exercise-help"}
 ASIDE = (
     "Deeper:",
@@ -66,6 +67,8 @@ def text_of(part):
         return ""
     if is_index_table(part):
         return ""
+    if isinstance(part, nodes.literal_block):
+        return f"<pre>{escape(words_of(part))}</pre>"
     if isinstance(part, nodes.TextElement):
         return f"<p>{escape(words_of(part))}</p>"
     return "".join(map(text_of, part.children))
@@ -80,6 +83,11 @@ def words_of(part):
     if isinstance(part, nodes.Text):
         return part.astext()
     return "".join(map(words_of, part.children))
+
+
+def code_last(text):
+    """Puts code behind the prose, after a mark: an excerpt is of prose."""
+    return f"{CODE.sub('', text)}<p>⁂</p>{''.join(CODE.findall(text))}"
 
 
 def is_index(body):
@@ -172,7 +180,7 @@ def write_index(app, language_of):
                 language=language,
                 heading=escape(heading),
                 page=escape(page),
-                text=text,
+                text=code_last(text),
                 called=escape(
                     words.pop(plain(heading), "") + C_PLUS_PLUS * ("C++" in heading)
                 ),

@@ -2,7 +2,7 @@
 
 // "w1 and W2", [3, 4] and (3,4): what counts is what stands between the marks.
 const parts = text => text.replace("⁻", "^-").replace("**", "^").normalize("NFKC").replace(/["'()[\]]/g, "")
-  .replace(/−/g, "-").replace(/^(none|nothing|没有|无)$/i, "")
+  .replace(/−/g, "-").replace(/^(none|nothing|都?没有|无)$/i, "")
   .split(/[,、;和]| and /)
   .map(part => part.trim().toLowerCase().replace(/^(?:(?:and|only|an?|the) |只有|仅)+| only$|\.$/g, ""))
   .filter(Boolean);
@@ -30,7 +30,10 @@ const alike = (one, other, within) => {
 const same = (guess, outcome, within, labels) => {
   if (/^[A-Z]{1,6}$/.test(outcome)) return letters(guess) === letters(outcome); // a set: AD
   const right = parts(outcome);
-  const english = part => parts(Object.keys(labels).find(key => labels[key] === part) ?? part)[0] ?? "";
+  const english = part => {
+    const key = Object.keys(labels).find(key => labels[key] === part);
+    return key === undefined ? part : parts(key)[0] ?? "";
+  };
   const apart = parts(guess).length === 1; // "3 4" for 3, 4
   const both = guess.trim().match(/^(?:both|all|都)\s*(.+)$/i); // "both larger"
   const all = both ? right.map(() => both[1]).join(", ") : guess.trim().replace(/\s+/g, ", ");
@@ -46,12 +49,17 @@ const foldAfter = form => { // the fold of the output that the prediction is abo
   return next?.matches("details") ? next : null;
 };
 
+const spoken = (words, labels) => words.split(", ").map(word => labels[word] ?? word).join(", ");
+
 const judge = (form, guess) => {
   const { outcome, within, right, wrong, why, labels } = JSON.parse(form.dataset.answer);
   const correct = same(guess, outcome, within, labels);
   const said = (correct ? right : wrong)
-    .replace("{outcome}", labels[outcome] ?? outcome).replace("{prediction}", labels[guess] ?? guess);
+    .replace("{outcome}", spoken(outcome, labels)).replace("{prediction}", spoken(guess, labels));
   const tempting = correct ? [] : Object.entries(why).filter(([wrong]) => same(guess, wrong, within, labels)).slice(0, 1);
+  const input = form.querySelector("input");
+  if (input) input.value = guess;
+  for (const button of form.querySelectorAll("[value]")) button.setAttribute("aria-pressed", button.value === guess);
   form.querySelector("output").textContent = [said, ...tempting.map(([, why]) => why)].join(" ");
   const fold = foldAfter(form);
   if (fold) fold.open = true;
@@ -112,10 +120,10 @@ const setUpSwitch = () => {
   if (found) addEventListener("load", land);
 };
 
-// A long name breaks at its underscores.
+// A long name breaks between its words: torch.func, save_for_backward, DataParallel, f(create_graph).
 const letBreak = () => {
   for (const link of document.querySelectorAll(".page-toc a"))
-    link.innerHTML = link.innerHTML.replace(/_(?=[^<>]*(<|$))/g, "_<wbr>");
+    link.innerHTML = link.innerHTML.replace(/([_.(](?=\w)|(?<=[a-z])(?=[A-Z]))(?=[^<>]*(<|$))/g, "$1<wbr>");
 };
 
 // The keyboard reaches a formula that is wider than its place, and so can scroll it.

@@ -154,6 +154,7 @@ const section = ({ url, meta, content, rank }, asked, typed) => {
   const called = together(meta.called ?? ""); // what people type who look for it
   const all = whole.startsWith(title) ? whole.slice(title.length).replace(/^[.\s]+/, "") : whole;
   const text = called && all.includes(called) ? all.slice(0, all.lastIndexOf(called)) : all;
+  const [prose] = text.split("⁂"); // code stands behind it
   const stems = asked.flatMap(one => [one.word, ...one.alike]).map(stem);
   const places = stems.map(part => text.toLowerCase().indexOf(part)).filter(at => at >= 0);
   const within = (names, share) => {
@@ -175,13 +176,14 @@ const section = ({ url, meta, content, rank }, asked, typed) => {
     + NAMED * Math.max(...[title, ...called.split(/[,，]/)].map(named))
     + LITERALLY * title.toLowerCase().includes(typed);
   if (!places.length && !heading) return null;
-  const at = places.length ? Math.min(...places) : 0;
+  const inProse = places.filter(place => place < prose.length);
+  const at = inProse.length ? Math.min(...inProse) : 0;
   const sentence = Math.max(...[". ", "? ", "。", "？", "："].map(end => {
-    const last = text.lastIndexOf(end, at - 1);
+    const last = prose.lastIndexOf(end, at - 1);
     return last < 0 ? 0 : last + end.length;
   }));
-  const start = at - sentence < 120 ? sentence : text.lastIndexOf(" ", at - 40) + 1;
-  const parts = [...segmenter.segment(text.slice(start, start + 320))].map(part => part.segment);
+  const start = at - sentence < 120 ? sentence : prose.lastIndexOf(" ", at - 40) + 1;
+  const parts = [...segmenter.segment(prose.slice(start, start + 320))].map(part => part.segment);
   let excerpt = "";
   while (parts.length && excerpt.length < 200) excerpt += parts.shift();
   return { url, title, page: together(meta.page), rank: rank + heading, excerpt, stems };
