@@ -130,8 +130,13 @@ def pieces(markdown):
         yield from ((before, False), (text, is_message), (after, False))
 
 
+def figure(cell):
+    """What a code cell says of its figure; "alt": in words, for who does not see it."""
+    return cell["metadata"].get("mystnb", {}).get("image", {})
+
+
 def cells(path):
-    """(id, Markdown) of each Markdown cell of a notebook.
+    """(id, Markdown) of each Markdown cell of a notebook, and the words for its figures.
 
     Of any other file, all of it at once.
     """
@@ -139,9 +144,9 @@ def cells(path):
         return [("", path.read_text(encoding="utf-8"))]
     notebook = json.loads(path.read_text(encoding="utf-8"))
     return [
-        (cell["id"], "".join(cell["source"]))
+        (cell["id"], figure(cell).get("alt") or "".join(cell["source"]))
         for cell in notebook["cells"]
-        if cell["cell_type"] == "markdown"
+        if cell["cell_type"] == "markdown" or figure(cell)
     ]
 
 
@@ -369,6 +374,8 @@ def built(path):
             cell["source"] = chinese.splitlines(keepends=True)
         elif (cell["id"], "".join(cell["source"])) in own:
             cell["outputs"] = own[cell["id"], "".join(cell["source"])]
+        if figure(cell):
+            figure(cell)["alt"] = translate(figure(cell)["alt"], known)
     notebook["metadata"]["language"] = (
         "zh"  # which is what `helpers.lessons.language` reads
     )

@@ -123,7 +123,7 @@ const setUpSwitch = () => {
 // A long name breaks between its words: torch.func, save_for_backward, DataParallel, f(create_graph).
 const letBreak = () => {
   for (const link of document.querySelectorAll(".page-toc a"))
-    link.innerHTML = link.innerHTML.replace(/([_.(](?=\w)|(?<=[a-z])(?=[A-Z]))(?=[^<>]*(<|$))/g, "$1<wbr>");
+    link.innerHTML = link.innerHTML.replace(/([_.(](?=[a-z_])|(?<=[a-z])(?=[A-Z]))(?=[^<>]*(<|$))/g, "$1<wbr>");
 };
 
 // The keyboard reaches a formula that is wider than its place, and so can scroll it.
