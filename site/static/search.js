@@ -147,6 +147,7 @@ const holdingMost = async (pagefind, asked) => {
 // holds the first of the words; null if it holds none.
 const LITERALLY = 4; // what it counts that a heading holds all that was typed
 const NAMED = 6; // that a name of the section is just what was typed
+const WHOLE = 2; // a chapter as a whole stands behind the section that answers
 const OTHER_NAMES = 0.5; // a word of what else people call a section, where one of the heading is 1
 const section = ({ url, meta, content, rank }, asked, typed) => {
   const title = together(meta.title);
@@ -174,7 +175,8 @@ const section = ({ url, meta, content, rank }, asked, typed) => {
   };
   const heading = inHeading.reduce((sum, one) => sum + one, 0)
     + NAMED * Math.max(...[title, ...called.split(/[,，]/)].map(named))
-    + LITERALLY * title.toLowerCase().includes(typed);
+    + LITERALLY * title.toLowerCase().includes(typed)
+    - WHOLE * (title === together(meta.page));
   if (!places.length && !heading) return null;
   const inProse = places.filter(place => place < prose.length);
   const at = inProse.length ? Math.min(...inProse) : 0;

@@ -179,6 +179,7 @@ def test_an_exercise_is_solved_with_the_keyboard_alone(page, lab, theme):
     page.keyboard.press("Escape")
     active = page.locator(".jp-Cell.jp-mod-active")
     page.keyboard.press("Shift+Enter")  # the title
+    page.keyboard.press("Shift+Enter")  # the heading of the first section
     page.keyboard.press("Shift+Enter")  # the imports
     for _ in range(60):
         if 'exercise("0.1").check(Triple)' in active.inner_text():

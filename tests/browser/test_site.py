@@ -250,8 +250,7 @@ def test_the_switch_leads_to_the_same_page(page, site):
 def test_the_front_page_leads_somewhere(page, site, folder, name):
     page.goto(site + name)
     assert page.locator(".ways a").count() == 4
-    others = len(CHAPTERS) // 2 - 1  # 19 is under the field
-    assert page.locator(".front .map a").count() == others
+    assert page.locator(".front .map a").count() == len(CHAPTERS) // 2
     links = page.locator(".front a").evaluate_all(
         "links => [...new Set(links.map(link => link.href))]"
     )
