@@ -398,7 +398,8 @@ def owners(grids):
     for ax, (title, rows) in zip(axes, grids.items(), strict=True):
         for y, row in enumerate(rows):
             for x, thread in enumerate(row):
-                colour = colours[(thread + thread // len(row)) % len(colours)]
+                down, along = divmod(thread, len(set(row)))  # neighbours differ
+                colour = colours[(2 * down + along) % len(colours)]
                 _box(ax, x, -y, 1, 0.9, thread, colour)
         each = sum(map(len, rows)) // len({thread for row in rows for thread in row})
         print(f"{title}: {each} of {sum(map(len, rows))} elements for each thread")
