@@ -259,7 +259,7 @@ TASKS = {  # by what they are about
              "the gradient in eager mode"),
         Task("repair a second derivative that is silently wrong (gradient penalty, "
              "Hessian)", "helpers/ops/sinh.py",
-             "05 Two repairs: recompute the intermediate, or return it",
+             "05 Repair a second derivative: recompute the intermediate, or return it",
              "`gradgradcheck`"),
         Task("refuse a second derivative (`once_differentiable`, and what it lets "
              "pass)", CELLS,
@@ -267,7 +267,7 @@ TASKS = {  # by what they are about
              "`gradgradcheck` raises"),
         Task("write an activation that does not overflow and has a Hessian",
              "helpers/ops/softplus.py",
-             "05 Two repairs: recompute the intermediate, or return it",
+             "05 Repair a second derivative: recompute the intermediate, or return it",
              "`gradgradcheck`, at 0 and far out; compiled, too"),
         Task("multiply a Hessian by a vector (`hvp`, or `jvp` of `grad`), take a Newton "
              "step", CELLS,
