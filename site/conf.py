@@ -56,14 +56,14 @@ RUN = {
     "zh": '要运行本章，先按 <a href="{readme}">README</a> 安装，然后执行：'
     "<code>python -m helpers.lessons.mine zh && jupyter lab --notebook-dir=. mine/{name}</code>",
 }
+COLAB = f"https://colab.research.google.com/github/{ADDRESS}/blob/main/{{file}}"
 ONLINE = {  # where the address of the repository is known
-    "notebooks": '<br>Without installing: open it in <a href="https://colab.research.google.com/'
-    'github/{address}/blob/main/{file}">Colab</a>, and run this in a cell of its own first: '
+    "notebooks": '<br>Without installing: open it in <a href="{colab}">Colab</a>, and run this '
+    "in a cell of its own first: "
     "<code>!pip install --no-deps git+{repository}</code>"
     '<br><a href="{repository}/issues/new?title={file}">Report an error</a> · '
     '<a href="{repository}/edit/main/{source}">Edit this page</a>',
-    "zh": '<br>不想安装：在 <a href="https://colab.research.google.com/'
-    'github/{address}/blob/main/{file}">Colab</a> 里打开本章，先在一个单元格里运行：'
+    "zh": '<br>不想安装：在 <a href="{colab}">Colab</a> 里打开本章，先在一个单元格里运行：'
     "<code>!pip install --no-deps git+{repository}</code>"
     '<br><a href="{repository}/issues/new?title={file}">报告错误</a> · '
     '<a href="{repository}/edit/main/{source}">修改译文</a>',
@@ -298,6 +298,9 @@ def on_doctree(app, doctree, document):
             let_break(cell)
 
 
+LINK = '<a href="{}.html" aria-label="{}">{}</a>'
+
+
 def neighbours(document):
     """Links to the chapters before and after."""
     names = dict(chapters(edition(document)))
@@ -306,14 +309,12 @@ def neighbours(document):
     links = []
     if place:
         before = pages[place - 1]
-        links.append(
-            f'<a href="{Path(before).name}.html">← <span>{names[before]}</span></a>'
-        )
+        name = names[before]
+        links.append(LINK.format(Path(before).name, name, f"← <span>{name}</span>"))
     if place + 1 < len(pages):
         after = pages[place + 1]
-        links.append(
-            f'<a href="{Path(after).name}.html"><span>{names[after]}</span> →</a>'
-        )
+        name = names[after]
+        links.append(LINK.format(Path(after).name, name, f"<span>{name}</span> →"))
     return " ".join(links)
 
 
@@ -354,17 +355,26 @@ def on_page(app, document, template, context, doctree):
         line = RUN[folder].format(readme=readme, name=f"{Path(document).name}.ipynb")
         if ADDRESS:
             line += ONLINE[folder].format(
-                address=ADDRESS,
+                colab=COLAB.format(file=f"{document}.ipynb"),
                 repository=REPOSITORY,
                 file=f"{document}.ipynb",
                 source=SOURCE[folder].format(Path(document).name),
             )
         bar = neighbours(document)
-        switch = f'<a class="switch" href="{other}">{SWITCH[folder]}</a>'
+        tools = {"Notebook": f"../_sources/{document}.ipynb"}
+        if ADDRESS:
+            tools |= {
+                "GitHub": REPOSITORY,
+                "Colab": COLAB.format(file=f"{document}.ipynb"),
+            }
+        others = [
+            f'<a class="tool" href="{to}">{name}</a>' for name, to in tools.items()
+        ]
+        others.append(f'<a class="switch" href="{other}">{SWITCH[folder]}</a>')
         body = context["body"].replace(
             "</h1>", f'</h1>\n<p class="how-to-run">{line}</p>', 1
         )
-        body = f'<nav class="bar">{bar} {switch}</nav>\n{body}'
+        body = f'<nav class="bar">{bar} {" ".join(others)}</nav>\n{body}'
         core = DEEPER.search(body)
         if core:  # at the end of the core, too
             body = f'{body[: core.start()]}<p class="neighbours">{bar}</p>\n{body[core.start() :]}'

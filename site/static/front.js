@@ -65,7 +65,7 @@ const setUpLookUp = front => {
     words: wordsIn(row.dataset.words.toLowerCase()),
   }));
   const holds = (words, asked) => words.some(word =>
-    word === asked || asked.length > 3 && word.startsWith(asked));
+    word === asked || asked.length > 2 && word.startsWith(asked));
   const asWeighed = word => {
     const alike = alikeOf(word).map(stem);
     const among = words => holds(words, word) ? 1 : alike.some(other => holds(words, other)) ? FOR_ANOTHER : 0;

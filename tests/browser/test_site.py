@@ -229,6 +229,8 @@ def test_chapters_follow_each_other_and_are_downloaded_as_they_are(page, site, f
             "link => link.href"
         )
         assert page.request.get(notebook).body() == path.read_bytes()
+        in_the_bar = page.locator("nav.bar a.tool").first.evaluate("link => link.href")
+        assert in_the_bar == notebook
         if following:  # at the end; 18 leads to 20, too
             page.locator(f".bd-main a[href$='{following.stem}.html']").last.click()
 
