@@ -298,7 +298,7 @@ def on_doctree(app, doctree, document):
             let_break(cell)
 
 
-LINK = '<a href="{}.html" aria-label="{}">{}</a>'
+NEIGHBOUR = '<a href="{}.html" aria-label="{}">{}</a>'
 
 
 def neighbours(document):
@@ -310,11 +310,13 @@ def neighbours(document):
     if place:
         before = pages[place - 1]
         name = names[before]
-        links.append(LINK.format(Path(before).name, name, f"← <span>{name}</span>"))
+        links.append(
+            NEIGHBOUR.format(Path(before).name, name, f"← <span>{name}</span>")
+        )
     if place + 1 < len(pages):
         after = pages[place + 1]
         name = names[after]
-        links.append(LINK.format(Path(after).name, name, f"<span>{name}</span> →"))
+        links.append(NEIGHBOUR.format(Path(after).name, name, f"<span>{name}</span> →"))
     return " ".join(links)
 
 
