@@ -367,6 +367,21 @@ def test_the_switch_keeps_the_section(page, site):
     assert abs(page.evaluate(top)) < 300
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_row_that_was_found_is_marked(page, site, theme):
+    show(page, site, "notebooks/19_which_way.html#row-100", theme=theme)
+    expect(page.locator("#row-100")).to_have_css("outline-style", "solid")
+    expect(page.locator("#row-99")).to_have_css("outline-style", "none")
+
+
+def test_on_a_dark_page_figures_are_dark_and_photographs_are_not(page, site):
+    show(page, site, "notebooks/08_c_and_cpp.html", theme="dark")
+    photograph = page.locator(".tag_picture-strides .cell_output img")
+    expect(photograph).to_have_css("filter", "none")
+    figure = page.locator(".cell:not(.tag_picture-strides) > .cell_output img").first
+    expect(figure).to_have_css("filter", re.compile("invert"))
+
+
 def test_a_page_that_is_not_there_leads_on(page, site):
     page.goto(site + "404.html")
     assert page.request.get(page.get_by_role("link").first.evaluate("a => a.href")).ok
