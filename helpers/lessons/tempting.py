@@ -102,15 +102,16 @@ TEMPTING = {
         "both": N_("Where the gradient is `None`, the optimizer skips the step."),
     },
     "3 alive": {
-        "ExpOnCtx and InputOnCtx": N_(
+        "ExpSaved": N_(
+            "`save_for_backward` knows its own output, and stores it without the arrow "
+            "back."
+        ),
+        "InputOnCtx": N_(
             "The input does not refer to the output, so the arrows form no ring."
         ),
-        "all three": N_(
+        "both": N_(
             "`save_for_backward` knows its own output, and stores it without the arrow "
             "back. And an input does not refer to the output."
-        ),
-        "none": N_(
-            "`del` takes one reference away. In a cycle, each object still has one."
         ),
     },
     "3 steps": {
