@@ -636,12 +636,14 @@ TEMPTING = {
         "an error": N_("The fallback answers every operation, also those that write."),
     },
     "19 dropped": {
-        (): N_(
+        "neither": N_(
             "Each is right when it is called. A compiler looks for `backward` itself."
         ),
-        ("func.grad",): N_("Version 2.15 fixed this one."),
-        ("func.grad", "of a vmap", "of a func.grad"): N_(
-            "Version 2.15 fixed the first."
+        "of a vmap": N_(
+            "The inner gradient becomes a constant, whose derivative is 0."
+        ),
+        "of a func.grad": N_(
+            "Through a `vmap`, the compiler goes into `forward` and misses `backward`."
         ),
     },
     "20 kept": {
