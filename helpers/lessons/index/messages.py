@@ -15,7 +15,7 @@ class Message(NamedTuple):
 MESSAGES = {
     "Gradients in eager mode": [
         Message("one of the variables needed for gradient computation has been "
-                "modified",
+                "modified by an inplace operation",
                 "a saved tensor was changed in place: write `h = h + 1` for `h += "
                 "1`, and `optimizer.step()` after the last `backward`; "
                 "`set_detect_anomaly` names the operation that saved it",
