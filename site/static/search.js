@@ -103,7 +103,8 @@ const alikeOf = word => {
 
 // What is asked for: {word, alike: what may stand for it}.
 const askedFor = text => {
-  const words = [...wordsOf(text.toLowerCase().replaceAll("c++", "cpp"))]; // as in the index
+  const asInTheIndex = text.toLowerCase().replaceAll("c++", "cpp").replaceAll("all-", "all_"); // "all" says nothing
+  const words = [...wordsOf(asInTheIndex)];
   const some = words.filter(word => !SAYS_NOTHING.has(word));
   return (some.length ? some : words).map(word => ({ word, alike: alikeOf(word) }));
 };

@@ -132,6 +132,7 @@ SEARCHES = {  # a heading that must be among the first three
         "write cuda kernel python": "The involution operator in CUDA",
         "straight through estimator for rounding": "Straight-through: a gradient",
         "gradient through fixed point solver": "Implicit differentiation",
+        "all-gather backward": "Pairs: each collective",  # "all" alone says nothing
         "GAN generator discriminator graph": "Trying to backward",  # words that none has
         MESSAGE: "one of the variables needed for gradient computation",
     },
