@@ -30,8 +30,8 @@ MESSAGES = {
                 "while autograd records: write under `torch.no_grad()`",
                 "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
         Message("element 0 of tensors does not require grad",
-                "nothing that led to the loss requires a gradient, or it was "
-                "detached on the way",
+                "nothing that led to the loss requires a gradient: call "
+                "`requires_grad_()`, and no `detach`, `item` or `numpy` on the way",
                 "02 An output without a derivative: mark_non_differentiable",
                 short=True),
         Message("element 0 of tensors does not require grad",

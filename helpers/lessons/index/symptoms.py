@@ -59,8 +59,9 @@ SYMPTOMS = [
             "12 Deeper: what keeps memory alive in a training loop: cycle, closure, "
             "view, graph"),
     Symptom("out of memory in the backward pass",
-            "what autograd keeps, byte by byte",
-            "12 What autograd keeps: saved-tensor hooks"),
+            "autograd keeps what each layer saves: "
+            "`checkpoint(block, x, use_reentrant=False)` keeps the input of a block",
+            "12 Tickets instead of tensors: recompute"),
     Symptom("nan now and then",
             "a formula that overflows, or 0 · inf",
             "11 Where a nan is born: set_detect_anomaly"),
