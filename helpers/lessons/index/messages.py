@@ -212,7 +212,7 @@ MESSAGES = {
                 "01 Deeper: mistakes in the documentation of 2017 (6 minutes)"),
         Message("call numpy() on Tensor that requires grad",
                 "NumPy has no gradients: write a Function, or an operator",
-                "09 A name and a promise: custom_op"),
+                "09 A name and a promise: custom_op and register_fake"),
         Message("object has no attribute '_fwd_used_autocast'",
                 "`custom_bwd` without `custom_fwd`, or with `setup_context`",
                 "17 Surprise: custom_fwd fails with setup_context"),
@@ -481,7 +481,7 @@ MESSAGES = {
         Message(".numpy() is not supported for tensor subclasses",
                 "an export or a compiler meets NumPy: make it an operator; in eager "
                 "mode, take the tensor inside",
-                "09 A name and a promise: custom_op"),
+                "09 A name and a promise: custom_op and register_fake"),
         Message("Please convert all Tensors to FakeTensors first",
                 "a function that the compiler cannot follow made a tensor, or closes "
                 "over one",
@@ -490,7 +490,7 @@ MESSAGES = {
         Message("Attempted to call function marked as skipped",
                 "a function in C that the compiler does not know: an operator, or "
                 "`torch.compiler.disable`",
-                "09 A name and a promise: custom_op"),
+                "09 A name and a promise: custom_op and register_fake"),
         Message("speculate_subgraph: while introspecting",
                 "`autograd.Function`: the rest of the message names what breaks the "
                 "graph inside the Function",
@@ -505,11 +505,11 @@ MESSAGES = {
                 "09 Deeper: a number from .item() in a graph (1 minute)"),
         Message("Dynamo does not know how to trace the builtin",
                 "a warning: the graph breaks at a function in C: make it an operator",
-                "09 A name and a promise: custom_op"),
+                "09 A name and a promise: custom_op and register_fake"),
         Message("Cannot access data pointer of Tensor (e.g. FakeTensor",
                 "a compiler or an export ran code that reads memory: make it an "
                 "operator",
-                "09 A name and a promise: custom_op"),
+                "09 A name and a promise: custom_op and register_fake"),
         Message("Hard failure due to fullgraph=True",
                 "`FailOnRecompileLimitHit`, or the warning `hit "
                 "config.recompile_limit`, once `cache_size_limit`: an argument is new at each call: "
@@ -529,7 +529,7 @@ MESSAGES = {
         Message("Unsupported python_type() call",
                 "an object that the compiler does not know, in older versions a "
                 "`TypeError`: pass tensors and numbers, or make it an operator",
-                "09 A name and a promise: custom_op"),
+                "09 A name and a promise: custom_op and register_fake"),
         Message("Unsupported: call to a callable object",
                 "`forward` or an argument is an object that the compiler cannot "
                 "follow",
@@ -564,7 +564,7 @@ MESSAGES = {
                 "19 An operator that takes a list of tensors"),
         Message("not enough values to unpack (expected 2, got 1)",
                 "the name of a `custom_op` needs a namespace: `ns::name`",
-                "09 A name and a promise: custom_op",
+                "09 A name and a promise: custom_op and register_fake",
                 "from `custom_op`"),
         Message("Expected a value of type",
                 "an argument is not of the type that the schema says, such as a float "
@@ -573,11 +573,11 @@ MESSAGES = {
         Message("infer_schema(func)",
                 "`custom_op` reads annotations: annotate each argument and the "
                 "result, or pass `schema=`; `mutates_args` names arguments",
-                "09 A name and a promise: custom_op"),
+                "09 A name and a promise: custom_op and register_fake"),
         Message("has unsupported type",
                 "an operator takes tensors, numbers, strings and lists of them: keep "
                 "another object in a dict, and pass its key, an int",
-                "09 A name and a promise: custom_op"),
+                "09 A name and a promise: custom_op and register_fake"),
         Message("alias annotations",
                 "the schema says `Tensor(a)` of a result: return a clone, and leave "
                 "`(a)` out",
@@ -600,12 +600,12 @@ MESSAGES = {
                 "register_autograd (2 minutes)"),
         Message("There was no fake impl registered for",
                 "the compiler needs `register_fake`",
-                "09 A name and a promise: custom_op",
+                "09 A name and a promise: custom_op and register_fake",
                 short=True),
         Message("does not support running with fake tensors",
                 "or `attempted to run this operator with Meta tensors`: no fake "
                 "kernel: `torch.library.register_fake`",
-                "09 A name and a promise: custom_op"),
+                "09 A name and a promise: custom_op and register_fake"),
         Message("when making fake tensor call",
                 "the fake kernel fails, or takes other arguments than the operator: "
                 "`missing 1 required positional argument`",

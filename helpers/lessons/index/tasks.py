@@ -201,7 +201,7 @@ TASKS = {  # by what they are about
              "helpers/ops/exp.py", "09 Breaks that you can remove: a print, an if",
              "`fullgraph=True`", True),
         Task("call NumPy, SciPy, C or a CUDA kernel in a compiled model (`custom_op`)", OPERATOR,
-             "09 A name and a promise: custom_op", "`opcheck`", True),
+             "09 A name and a promise: custom_op and register_fake", "`opcheck`", True),
         Task("write a fake kernel (`register_fake`)", OPERATOR,
              "09 What is promised must hold: opcheck", "`opcheck`", True),
         Task("return a result whose size depends on the data (`nonzero`, "
@@ -222,7 +222,7 @@ TASKS = {  # by what they are about
              "keep no attribute", CELLS,
              "19 Copy and pickle a module that calls an operator", "pickle the model"),
         Task("pass a handle or another object to an operator: its key, an int", CELLS,
-             "09 A name and a promise: custom_op", "`fullgraph=True`"),
+             "09 A name and a promise: custom_op and register_fake", "`fullgraph=True`"),
         Task("take or return a list of tensors in an operator (`Sequence[Tensor]`)",
              CELLS,
              "19 An operator that takes a list of tensors", "`opcheck`"),
