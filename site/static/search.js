@@ -236,6 +236,7 @@ document.addEventListener("DOMContentLoaded", () => {
   input.addEventListener("input", async () => {
     const asked = input.value.trim();
     if (!asked) return found.replaceChildren();
+    found.ariaBusy = "true"; // what stands there is of other words
     loaded ??= load().catch(error => { loaded = null; throw error; }); // the next letter tries again
     const pagefind = await loaded;
     await new Promise(resolve => setTimeout(resolve, 150));
@@ -248,6 +249,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const arrived = data.filter(one => one.meta); // each section is a file of its own
     const sections = arrived.map(one => section(one, words, asked.toLowerCase())).filter(Boolean);
     sections.sort((one, other) => other.rank - one.rank);
+    found.ariaBusy = "false";
     found.replaceChildren(...sections.slice(0, 8).map(linkTo));
     if (!sections.length) found.textContent = found.closest("[data-nothing]").dataset.nothing;
   });
