@@ -318,8 +318,8 @@ MESSAGES = {
                 "parameter has one",
                 "17 Gradient underflow in float16, and the loss scale"),
         Message("illegal memory access",
-                "a kernel read or wrote outside; the error is seen at a later call: "
-                "run the kernel on the CPU",
+                "a kernel read or wrote outside; a later call says so, or the same one "
+                "with `CUDA_LAUNCH_BLOCKING=1`: run the kernel on the CPU",
                 "07 What watching finds, and what only a comparison finds"),
         Message("Unsupported gpu architecture",
                 "`nvcc` is older than the GPU: take a newer toolkit, or an older "
