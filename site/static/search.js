@@ -176,8 +176,7 @@ const section = ({ url, meta, content, rank }, asked, typed) => {
   };
   const heading = inHeading.reduce((sum, one) => sum + one, 0)
     + NAMED * Math.max(...[title, ...called.split(/[,，]/)].map(named))
-    + LITERALLY * title.toLowerCase().includes(typed)
-    - WHOLE * (title === together(meta.page));
+    + LITERALLY * title.toLowerCase().includes(typed);
   if (!places.length && !heading) return null;
   const inProse = places.filter(place => place < prose.length);
   const at = inProse.length ? Math.min(...inProse) : 0;
@@ -189,7 +188,8 @@ const section = ({ url, meta, content, rank }, asked, typed) => {
   const parts = [...segmenter.segment(prose.slice(start, start + 320))].map(part => part.segment);
   let excerpt = "";
   while (parts.length && excerpt.length < 200) excerpt += parts.shift();
-  return { url, title, page: together(meta.page), rank: rank + heading, excerpt, stems };
+  const page = together(meta.page);
+  return { url, title, page, rank: rank + heading - WHOLE * (title === page), excerpt, stems };
 };
 
 const marked = (text, stems) => {
