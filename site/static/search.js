@@ -235,8 +235,8 @@ document.addEventListener("DOMContentLoaded", () => {
 
   input.addEventListener("input", async () => {
     const asked = input.value.trim();
+    found.ariaBusy = asked ? "true" : "false"; // while what stands there is of other words
     if (!asked) return found.replaceChildren();
-    found.ariaBusy = "true"; // what stands there is of other words
     loaded ??= load().catch(error => { loaded = null; throw error; }); // the next letter tries again
     const pagefind = await loaded;
     await new Promise(resolve => setTimeout(resolve, 150));

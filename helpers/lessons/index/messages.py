@@ -31,7 +31,8 @@ MESSAGES = {
                 "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
         Message("element 0 of tensors does not require grad",
                 "nothing that led to the loss requires a gradient: call "
-                "`requires_grad_()`, and no `detach`, `item` or `numpy` on the way",
+                "`requires_grad_()` on what should get one, and no `detach`, `item` or "
+                "`numpy` on the way",
                 "02 An output without a derivative: mark_non_differentiable",
                 short=True),
         Message("element 0 of tensors does not require grad",
@@ -318,8 +319,8 @@ MESSAGES = {
                 "parameter has one",
                 "17 Gradient underflow in float16, and the loss scale"),
         Message("illegal memory access",
-                "a kernel read or wrote outside; a later call says so, or the same one "
-                "with `CUDA_LAUNCH_BLOCKING=1`: run the kernel on the CPU",
+                "a kernel read or wrote outside; a later call raises, or with "
+                "`CUDA_LAUNCH_BLOCKING=1` the call itself: run the kernel on the CPU",
                 "07 What watching finds, and what only a comparison finds"),
         Message("Unsupported gpu architecture",
                 "`nvcc` is older than the GPU: take a newer toolkit, or an older "

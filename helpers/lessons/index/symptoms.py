@@ -60,7 +60,7 @@ SYMPTOMS = [
             "view, graph"),
     Symptom("out of memory in the backward pass",
             "autograd keeps what each layer saves: "
-            "`checkpoint(block, x, use_reentrant=False)` keeps the input of a block",
+            "`checkpoint(block, x, use_reentrant=False)` keeps only inputs of blocks",
             "12 Tickets instead of tensors: recompute"),
     Symptom("nan now and then",
             "a formula that overflows, or 0 · inf",
