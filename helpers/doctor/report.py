@@ -113,6 +113,9 @@ class Finding:
     remedy:   where to look, or ""
     change:   what would make the gradient right: "right if: …", or ""
     place:    where that is: "line 12, in `backward`", or ""
+    first_wrong, right_so_far: which local of backward goes wrong first, and which
+              before it are right, where no change is known; or ""
+    also_wrong: other inputs, whose gradients are wrong for the same reason
     input, output: the names of those concerned, or None; output: if only one is
     file, line: of the change, or of what raised; old, new: what the change replaces, by
                 what
@@ -128,6 +131,9 @@ class Finding:
     remedy: str = ""
     change: str = ""
     place: str = ""
+    first_wrong: str = ""
+    right_so_far: str = ""
+    also_wrong: tuple = ()
     input: str | None = None
     output: str | None = None
     file: str = ""
@@ -148,11 +154,15 @@ class Finding:
         """
         said = f"{self.message} {self.meant}".rstrip()
         yield _("({code}): {message}").format(code=self.code, message=said)
+        if self.right_so_far:
+            yield _("right so far: {what}").format(what=self.right_so_far)
+        if self.first_wrong:
+            yield _("first wrong: {what}").format(what=self.first_wrong)
         if self.change and (self.change, self.place) in known:
             yield _("the same change")
         elif self.change:
             yield _("{what} ({place})").format(what=self.change, place=self.place)
-        elif self.remedy:
+        elif self.remedy and not self.first_wrong:
             yield _("look at: {remedy}").format(remedy=self.remedy)
         pair = distinct(self.values.get("given"), self.values.get("expected"))
         ratio = distinct(self.values.get("ratio"), 1.0)
@@ -219,13 +229,16 @@ class Text:
         groups=(),
         output=None,
         change=None,
+        first=None,
+        also_wrong=(),
         **gaps,
     ):
         """remedy: where to look, if elsewhere; meant: a template, in which {how} is
         accept.
 
         groups: fill gaps by position; further: sentences that follow; output: the only
-                one concerned; change: a `Change`
+                one concerned; change: a `Change`; first: a `FirstWrong`; also_wrong: other
+                inputs
         """
         Y = _("The output") if y == "the output" else y
         gaps = {"x": f"`{x}`", "y": _(y), "Y": Y} | gaps
@@ -238,7 +251,8 @@ class Text:
             input=x,
             output=output,
             values=values or {},
-            **(change._asdict() if change else {}),
+            also_wrong=tuple(also_wrong),
+            **(change._asdict() if change else vars(first) if first else {}),
         )
 
 

@@ -38,6 +38,7 @@ class Budget:
         # What was found for one gradient, to be tried first for the next
         self.known = []
         self.mends_all = None  # what was found for all of them
+        self.one_cause = False  # is one local of backward the cause of all of them?
 
     def fit(self, subject):
         """No more runs than this function may take."""

@@ -4,15 +4,17 @@ grammar.py    what may have been written instead: a table; add a row here
 edits.py      a function's source, edited as text, and run in place of the original
 foresight.py  what an edit would change, foreseen by autograd
 goals.py      what is looked for, and the loop that looks
+chain.py      where a backward goes wrong first, by forward's own gradients
 """
 
 import functools
 
 from ..function.isolation import forgiving
 from . import goals
+from .chain import first_wrong
 from .goals import exits
 
-__all__ = ["exits", "find", "uncut_if"]
+__all__ = ["exits", "find", "first_wrong", "uncut_if"]
 
 
 def find(wrong, budget, few):

@@ -9,7 +9,7 @@ import torch
 from torch.autograd import Function
 
 from ..function.isolation import forgiving
-from ..function.source import UnsuitableError, harmless, nodes_of
+from ..function.source import UnsuitableError, closure, harmless, nodes_of
 from ..function.subject import own_grads
 from ..words import _, listed
 from .edits import Code, edited, running
@@ -181,7 +181,7 @@ def codes_of(functions, cls=None):
         of_class = [
             vars(cls).get(name) for name in names if cls and name not in vars(Function)
         ]
-        of_module = [fn.__globals__.get(name) for name in names]
+        of_module = [(fn.__globals__ | closure(fn)).get(name) for name in names]
         own = [held.__func__ for held in of_class if isinstance(held, staticmethod)]
         own += [
             held

@@ -31,6 +31,7 @@ ESTIMATOR = note(
     "Forward draws random numbers, and the gradient of {which} is not the derivative "
     "for this draw. Whether it is right on average is not examined.",
 )
+ALSO = N_("For the same reason, what backward returns for {these} is wrong, too.")
 RAISES = N_("forward raises near the given point, so that there are no differences")
 LARGE = N_("the inputs are large, or many")
 NOT_NEARBY = N_("near the given point, forward raises or is not finite")
@@ -86,15 +87,29 @@ def derivative_of_forward(exam):
         ),
     )
     found = {io: diagnosis(exam, ms) for io, ms in in_order}
-    if exam.lines and exam.lines.mends_all:
-        for one in found.values():
-            one.change = one.change and exam.lines.mends_all.change()
     if found and is_estimator(exam, wrong, found):
         inputs = dict.fromkeys(one.input for one in found.values())
         yield ESTIMATOR(which=listed((f"`{x}`" for x in inputs), last=" and "))
         return
-    for i, o in found:
-        yield finding_of(exam, i, o, found)
+    kept = told_once(exam, found)
+    for i, o in kept:
+        yield finding_of(exam, i, o, found, kept)
+
+
+def told_once(exam, found):
+    """Those to be told: if one change, or one local of backward, makes all right, only
+    the first input for which it was found."""
+    lines = exam.lines
+    if not lines or not (lines.mends_all or lines.one_cause):
+        return found
+    causes = [
+        i
+        for (i, _o), one in found.items()
+        if (one.change if lines.mends_all else one.first)
+    ]
+    for one in found.values():
+        one.change = one.change and lines.mends_all and lines.mends_all.change()
+    return {io: one for io, one in found.items() if io[0] == causes[0]}
 
 
 def points_of(exam):
@@ -232,8 +247,9 @@ class Diagnosis:
     words: further keyword arguments of the text
     """
 
-    def __init__(self, text, x, change=None, **words):
-        self.text, self.input, self.change, self.words = text, x, change, words
+    def __init__(self, text, x, change=None, first=None, **words):
+        self.text, self.input, self.words = text, x, words
+        self.change, self.first = change, first
 
     @property
     def said(self):
@@ -254,7 +270,8 @@ def diagnosis(exam, ms):
     if known := elsewhere(exam, m):
         return known
     text, gaps = named(ms)
-    sharp, corner, further, change = text.code in SHARP, None, [], None
+    sharp, corner, further = text.code in SHARP, None, []
+    change = first = None
     size = sum(t.numel() for t in (*m.point.values, *m.point.outputs))
     if not sharp and (m.sparse or size > SMALL):
         corner = in_a_corner(ms)
@@ -269,9 +286,12 @@ def diagnosis(exam, ms):
     if exam.line and text.code != "straight-through":
         sharp &= text.code != "gradient-none" or not exam.has_own_nodes
         change = exam.line.find(corner or ms, exam.lines, few=sharp)
-    if change:
+        if not change:
+            first = exam.line.first_wrong(corner or ms, exam.lines)
+    if change or first:
         gaps["nameless"] = ""
-    return Diagnosis(text, m.input, change, values=m.evidence, further=further, **gaps)
+    evidence = {"values": m.evidence, "further": further}
+    return Diagnosis(text, m.input, change, first, **evidence, **gaps)
 
 
 def accepted(exam, ms):
@@ -313,8 +333,9 @@ def elsewhere(exam, m):
     return None
 
 
-def finding_of(exam, i, o, found):
-    """The finding of a diagnosis: through which output, and what to look at."""
+def finding_of(exam, i, o, found, kept):
+    """The finding of a diagnosis: through which output, and what to look at; kept: those
+    that are told."""
     one, y = found[i, o], exam.run.names[o]
     of_this = [other for (j, _o), other in found.items() if j == i]
     everywhere = (
@@ -329,7 +350,16 @@ def finding_of(exam, i, o, found):
         through = _("That is so through {y}.").format(y=_(y))
         words["further"] = [*words.get("further", ()), through]
         words["output"] = y
-    finding = one.text(one.input, y, change=change, **words)
+    also = dict.fromkeys(
+        other.input for other in found.values() if other not in kept.values()
+    )
+    if also:
+        these = listed((f"`{x}`" for x in also), last=_(" and "))
+        words["further"] = [*words.get("further", ()), _(ALSO).format(these=these)]
+    first = None if change else one.first
+    finding = one.text(
+        one.input, y, change=change, first=first, also_wrong=also, **words
+    )
     if finding.remedy and not exam.has_own_nodes:
         return replace(finding, remedy=exam.cut_off)
     return finding

@@ -423,7 +423,7 @@ class Rotary(Function):
 
 
 @broken(
-    "jacobian-transposed gradient-wrong",
+    "jacobian-transposed",
     lambda: (draw((2, 3))[0], 0.2 * draw((3, 3))[0]),
     line="`matrix` stood in place of `matrix.T`",
 )

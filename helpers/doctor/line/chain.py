@@ -1,0 +1,665 @@
+"""Where a backward goes wrong first, told by forward itself under autograd.
+
+Forward runs once more while autograd records, which gives the right gradient of each of
+its locals, and what each use of a local contributes to it. Backward runs with its own
+locals watched, and the two are compared.
+
+That values are alike proves nothing. What a local should hold is said only if putting
+it there makes the wrong gradients right, at all points and sizes that are known, and
+leaves the right ones alone.
+"""
+
+import ast
+import contextlib
+import copy
+import inspect
+import itertools
+import operator
+import re
+import textwrap
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch.autograd import Function
+from torch.autograd.graph import get_gradient_edge
+
+from ..function.isolation import forgiving
+from ..function.private import methods, takes_ctx
+from ..function.source import UnsuitableError
+from ..function.tensors import is_number, largest
+from ..report import brief
+from ..words import N_, _, listed
+from .edits import Code, running
+from .goals import codes_of, is_right, others_of
+
+WATCH = "the_doctor_watches"
+PROOFS = 80  # interventions, at most
+LARGE = 1e6  # elements of one local, above which none is kept
+USES = 6  # of one local, of which all parts are tried
+EXACT = 1e-9  # of the largest element: rounding
+
+PART = N_(
+    "{here} holds only a part of the gradient of {there}: what comes through {uses} is "
+    "missing"
+)
+MULTIPLE = N_("{here} is {factor} times the gradient of {there}")
+GRADIENT = N_("{here} should be the gradient of {there}")
+SHARE = N_("{here} should be what comes to {there} through {uses}")
+VALUE = N_("{here} is not what forward computes as {there}")
+LOCAL = N_("`{name}` (line {line})")
+RETURNED = N_("what is returned for `{name}` (line {line})")
+WHOLE_LINE = N_("line {line}, `{text}`")
+IN_LINE = N_("`{operation}` in line {line}, `{text}`")
+RIGHT = N_("{here} is the gradient of `{other}`")
+
+
+# --- a function whose locals are watched ----------------------------------------------
+
+
+class Site(NamedTuple):
+    """Where a local is bound, or something returned: `name` is that of the local, or
+    None."""
+
+    code: Code
+    line: int
+    name: str | None
+    node: ast.stmt
+
+
+class Watching(ast.NodeTransformer):
+    """Adds a call of the watch after each line that binds a local, or around what is
+    returned."""
+
+    def __init__(self, code, sites, returns):
+        self.code, self.sites, self.returns = code, sites, returns
+        self.own = {*code.fn.__code__.co_varnames, *code.fn.__code__.co_cellvars}
+
+    def site(self, node, name):
+        self.sites.append(Site(self.code, self.code.line(node), name, node))
+        return len(self.sites) - 1
+
+    def statement(self, node):
+        watches = [
+            f"{name} = {WATCH}({self.site(node, name)}, {name})"
+            for name in bound_by(node)
+            if name in self.own and name != "ctx"
+        ]
+        made = [ast.parse(text).body[0] for text in watches]
+        return [node, *(ast.copy_location(each, node) for each in made)]
+
+    visit_Assign = visit_AugAssign = statement  # noqa: N815
+    visit_AnnAssign = visit_Expr = statement  # noqa: N815
+
+    def visit_Return(self, node):  # noqa: N802
+        if node.value is None or not self.returns:
+            return node
+        returned = copy.copy(node)
+        call = ast.parse(f"{WATCH}({self.site(node, None)}, 0)", mode="eval").body
+        call.args[1] = node.value
+        returned.value = call
+        return returned
+
+    def visit_FunctionDef(self, node):  # noqa: N802
+        return node if node is not self.tree else self.generic_visit(node)
+
+    visit_Lambda = visit_ClassDef = visit_FunctionDef  # noqa: N815
+
+    def watched(self):
+        self.tree = copy.deepcopy(self.code.tree)
+        return ast.fix_missing_locations(self.visit(self.tree))
+
+
+def bound_by(node):
+    """The names of the locals that a line binds, or whose tensors it changes."""
+    if isinstance(node, ast.Expr):
+        call = node.value
+        if not isinstance(call, ast.Call):
+            return []
+        changed = [k.value for k in call.keywords if k.arg == "out"]
+        if isinstance(call.func, ast.Attribute) and call.func.attr[-1] == "_":
+            changed.append(call.func.value)
+        targets = changed
+    else:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if node.value is None:
+            return []
+    found = []
+    while targets:
+        target, *targets = targets
+        if isinstance(target, (ast.Tuple, ast.List)):
+            targets = [*target.elts, *targets]
+        while isinstance(target, (ast.Subscript, ast.Starred)):
+            target = target.value
+        if isinstance(target, ast.Name):
+            found.append(target.id)
+    return list(dict.fromkeys(found))
+
+
+class Watched:
+    """A method of a Function, and what it calls, whose locals are handed to `seen`."""
+
+    def __init__(self, method, cls):
+        self.codes, self.sites, self.trees = codes_of([method], cls), [], []
+        if not self.codes or self.codes[0].fn is not inspect.unwrap(method):
+            raise UnsuitableError
+        for code in self.codes:
+            watching = Watching(code, self.sites, returns=code is self.codes[0])
+            self.trees.append(watching.watched())
+
+    @contextlib.contextmanager
+    def running(self, seen):
+        """seen((number of the site, turn, item), value): what takes its place."""
+        turns = {}
+
+        def watch(number, value):
+            turn = turns[number] = turns.get(number, -1) + 1
+            if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+                items = [seen((number, turn, k), item) for k, item in enumerate(value)]
+                same = all(map(operator.is_, items, value))
+                return value if same else type(value)(items)
+            return seen((number, turn, None), value)
+
+        with contextlib.ExitStack() as stack:
+            for code, tree in zip(self.codes, self.trees, strict=True):
+                made = code.compiled(tree, **{WATCH: watch})
+                stack.enter_context(running(code.fn, made))
+            yield
+
+    def argument(self, k):
+        """What argument k is called."""
+        code = self.codes[0].fn.__code__
+        more = k - code.co_argcount
+        name = code.co_varnames[min(k, code.co_argcount + code.co_kwonlyargcount)]
+        return name if more < 0 else f"{name}[{more}]"
+
+    def name(self, key):
+        """What the local is called there, or None of what is returned."""
+        name, item = self.sites[key[0]].name, key[2]
+        return name if item is None or name is None else f"{name}[{item}]"
+
+
+def text_of(site):
+    """Its statement, in short."""
+    return textwrap.shorten(site.code.source_of(site.node), 70, placeholder=" …")
+
+
+# --- forward once more, while autograd records ----------------------------------------
+
+
+class StandIn:
+    """What forward takes for ctx when the doctor calls it."""
+
+    def __init__(self, needs):
+        self.needs_input_grad, self.saved_tensors, self.constant = needs, (), ()
+
+    def save_for_backward(self, *tensors):
+        self.saved_tensors = tensors
+
+    def mark_non_differentiable(self, *tensors):
+        self.constant = tensors
+
+    def save_for_forward(self, *tensors):
+        pass
+
+    def mark_dirty(self, *tensors):
+        pass
+
+    def set_materialize_grads(self, value):
+        pass
+
+
+@dataclass(frozen=True)
+class Local:
+    """A local of forward: its edge in the graph, its value and the right gradient;
+    uses: (node, what it contributes) of each."""
+
+    name: str
+    line: int
+    edge: tuple
+    value: torch.Tensor
+    gradient: torch.Tensor | None = None
+    uses: tuple = ()
+
+
+class Call:
+    """One call of a Function, as it was made, to be made again."""
+
+    def __init__(self, arguments):
+        self.arguments = [copied(a) for a in arguments]
+        self.random = torch.get_rng_state()
+
+    def again(self, forward, ctx_too):
+        """(leaves, {position: edge} of the arguments, outputs, ctx) of a call that
+        autograd records."""
+        needs = tuple(
+            isinstance(a, torch.Tensor) and is_number(a) for a in self.arguments
+        )
+        leaves = [
+            a.detach().clone().requires_grad_() if need else a
+            for a, need in zip(self.arguments, needs, strict=True)
+        ]
+        ctx = StandIn(needs)
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            # Clones, for forward may change what it is given.
+            given = [
+                a.clone() if need else copied(a)
+                for a, need in zip(leaves, needs, strict=True)
+            ]
+            edges = {k: edge_of(given[k]) for k, need in enumerate(needs) if need}
+            torch.set_rng_state(self.random)
+            outputs = forward(ctx, *given) if ctx_too else forward(*given)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        return leaves, edges, outputs, ctx
+
+
+def edge_of(tensor):
+    edge = get_gradient_edge(tensor)
+    return edge.node, edge.output_nr
+
+
+def copied(a):
+    return a.detach().clone() if isinstance(a, torch.Tensor) else a
+
+
+class Record:
+    """What forward's own gradients are in one call; `locals`: a list of `Local`, its
+    arguments first."""
+
+    def __init__(self, call, forward, ctx_too, watched, grads):
+        self.sites, found, last = {}, [], {}
+
+        def seen(key, value):
+            if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+                site, name = watched.sites[key[0]], watched.name(key)
+                self.note(value, site)
+                edge = edge_of(value)
+                if value.numel() <= LARGE and name and last.get(name) != edge:
+                    last[name] = edge
+                    held = value.detach().clone()
+                    found.append(Local(name, site.line, edge, held))
+            return value
+
+        with watched.running(seen):
+            leaves, edges, outputs, ctx = call.again(forward, ctx_too)
+        arguments = [
+            Local(watched.argument(ctx_too + k), 0, edge, leaves[k].detach())
+            for k, edge in edges.items()
+        ]
+        pairs = [
+            (out, grad)
+            for out, grad in zip(outputs, grads, strict=False)
+            if isinstance(out, torch.Tensor)
+            and out.requires_grad
+            and grad is not None
+            and not any(out is c for c in ctx.constant)
+        ]
+        self.differentiate(leaves, pairs, [*arguments, *found])
+
+    def note(self, value, site):
+        """The nodes that this line has made."""
+        queue = [value.grad_fn]
+        while queue:
+            node = queue.pop()
+            if node is not None and node not in self.sites:
+                self.sites[node] = site
+                queue += [following for following, _nr in node.next_functions]
+
+    def differentiate(self, leaves, pairs, found):
+        parts, hooks = {}, []
+        for node in self.sites:
+            hooks.append(
+                node.register_hook(
+                    lambda inputs, _grads, node=node: parts.update({node: inputs})
+                )
+            )
+        wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
+        edges = [torch.autograd.graph.GradientEdge(*local.edge) for local in found]
+        rights = [None] * (len(wanted) + len(edges))
+        if pairs and rights:
+            outputs, vs = zip(*pairs, strict=True)
+            rights = torch.autograd.grad(
+                outputs, [*wanted, *edges], vs, allow_unused=True
+            )
+        for hook in hooks:
+            hook.remove()
+        own = iter(rights)
+        self.gradients = tuple(
+            next(own) if isinstance(x, torch.Tensor) and x.requires_grad else None
+            for x in leaves
+        )
+        self.locals = []
+        for local, right in zip(found, own, strict=True):
+            uses = [
+                (node, given[k])
+                for node, given in parts.items()
+                for k, edge in enumerate(node.next_functions)
+                if edge == local.edge and given[k] is not None
+            ]
+            uses.sort(key=lambda use: (self.sites[use[0]].line, use[0].name()))
+            made = Local(
+                local.name, local.line, local.edge, local.value, right, tuple(uses)
+            )
+            self.locals.append(made)
+
+
+# --- the chain ------------------------------------------------------------------------
+
+
+class Target(NamedTuple):
+    """What a local of backward should hold: the gradient of a local of forward, the sum
+    of some of its uses, or its value; turned: transposed."""
+
+    local: int
+    uses: tuple | None = None
+    value: bool = False
+    turned: bool = False
+
+    def of(self, record, like):
+        """It, in the shape of `like`."""
+        local = record.locals[self.local]
+        found = local.value if self.value else local.gradient
+        if self.uses is not None:
+            found = sum(local.uses[k][1] for k in self.uses)
+        found = found.mT if self.turned else found
+        return found.reshape(like.shape).to(like.dtype)
+
+
+class Chain:
+    """The forward and backward of one Function, each with its locals watched."""
+
+    def __init__(self, cls):
+        self.cls, self.ctx_too = cls, takes_ctx(cls)
+        backward = cls.vjp if cls.backward is Function.backward else cls.backward
+        self.forward, self.backward = Watched(cls.forward, cls), Watched(backward, cls)
+
+    @contextlib.contextmanager
+    def running(self, of_call):
+        """For a while, of_call(record, backward, ctx, grads) runs instead of backward;
+        record: what forward's own gradients are."""
+        calls = {}
+
+        def heard(method, cls, *args):
+            if cls is self.cls and self.ctx_too:
+                calls[args[0]] = method, Call(args[1:])
+            elif cls is self.cls:
+                calls[args[0]] = cls.forward, Call(args[1])
+            return method(*args)
+
+        def back(method, cls, ctx, *grads):
+            if cls is not self.cls or ctx not in calls:
+                return method(ctx, *grads)
+            forward, call = calls[ctx]
+            record = Record(call, forward, self.ctx_too, self.forward, grads)
+            return of_call(record, method, ctx, grads)
+
+        name = "forward" if self.ctx_too else "setup_context"
+        with methods(name, heard), methods("backward", back):
+            yield
+
+    def instead(self):
+        """forward's own gradients in place of those that backward returns."""
+        return self.running(lambda record, *_others: record.gradients)
+
+    def putting(self, key, target):
+        """The same backward, but for one local, which holds what it should."""
+
+        def of_call(record, backward, ctx, grads):
+            def seen(here, value):
+                if here != key or not isinstance(value, torch.Tensor):
+                    return value
+                return target.of(record, value)
+
+            with self.backward.running(seen):
+                return backward(ctx, *grads)
+
+        return self.running(of_call)
+
+    def events(self, m, turn):
+        """(record, {key: value}) of the first call in a backward pass: of each local
+        that it binds, in this order."""
+        found = []
+
+        def of_call(record, backward, ctx, grads):
+            events, last = {}, {}
+
+            def seen(key, value):
+                name = self.backward.name(key)
+                here = (id(value), getattr(value, "_version", 0))
+                if is_number(value) and last.get(name, 0) != here:
+                    events[key] = value.detach().clone()
+                last[name] = here
+                return value
+
+            with self.backward.running(seen):
+                result = backward(ctx, *grads)
+            found.append((record, events, grads))
+            return result
+
+        with self.running(of_call):
+            next(itertools.islice(m.rows_of(m.subject.run(m.point.values)), turn, None))
+        return found[0]
+
+
+@dataclass(frozen=True)
+class FirstWrong:
+    """Where a backward goes wrong first.
+
+    first_wrong: what is there, and what should be; right_so_far: what is right before it
+    file, line: where it stands
+    """
+
+    first_wrong: str
+    right_so_far: str
+    file: str
+    line: int
+
+
+def first_wrong(wrong, budget):
+    """The `FirstWrong` of this `WrongGradient`, or None where nothing is proved."""
+    for cls in wrong[0].subject.functions:
+        with contextlib.suppress(UnsuitableError), forgiving():
+            chain = Chain(cls)
+            with chain.instead():
+                agrees = is_right(wrong)
+            if agrees and (found := Search(chain, wrong, budget).found()):
+                return found
+    return None
+
+
+class Search:
+    """The first local of backward that is wrong, as interventions prove."""
+
+    def __init__(self, chain, wrong, budget):
+        self.chain, self.wrong, self.budget = chain, wrong, budget
+        self.record, self.events, grads = chain.events(wrong[0], 0)
+        self.again, self.events_again, _grads = chain.events(wrong[-1], 1)
+        self.stay, self.proofs = others_of(wrong), 0
+        # What is handed over, and what forward has computed, is right as it is.
+        self.known = [g for g in grads if isinstance(g, torch.Tensor)]
+        self.known += [local.value for local in self.record.locals]
+
+    def found(self):
+        right = {}
+        for key, value in self.events.items():
+            if value.numel() < 2 or is_flat(value) or key not in self.events_again:
+                continue
+            if any(alike(value, known) for known in self.known):
+                continue
+            held = self.held(key)
+            if held and held.uses is None:
+                right[key] = held
+                continue
+            for target, relation in self.candidates(key, value, held):
+                if self.proved(key, target):
+                    return self.told(key, target, relation, right)
+        return None
+
+    def held(self, key):
+        """The `Target` whose value this local holds at two draws, or None."""
+        pairs = (
+            (self.events[key], self.record),
+            (self.events_again[key], self.again),
+        )
+        for target in self.targets(self.events[key]):
+            if all(alike(value, target.of(record, value)) for value, record in pairs):
+                return target
+        return None
+
+    def targets(self, value):
+        """The gradients of forward's locals, and their parts by use, that have this
+        many elements."""
+        for j, local in enumerate(self.record.locals):
+            right = local.gradient
+            if right is None or j >= len(self.again.locals):
+                continue
+            if (
+                right.numel() != value.numel()
+                or right.is_complex() != value.is_complex()
+            ):
+                continue
+            ways = {False}
+            if right.shape != value.shape and right.dim() > 1:
+                ways = {right.mT.shape == value.shape, False}
+            for turned in sorted(ways, reverse=True):
+                yield Target(j, turned=turned)
+                if 1 < len(local.uses) <= USES:
+                    for k in range(len(local.uses)):
+                        yield Target(j, (k,), turned=turned)
+
+    def candidates(self, key, value, held):
+        """(target, relation) of what this local may be meant to hold; relation: a tuple
+        of the uses that are there, a factor, or None; held: a use that it holds."""
+        name = self.chain.backward.name(key)
+        whole = [t for t in self.targets(value) if t.uses is None]
+        later = [t for t in self.targets(value) if t.uses is not None]
+        for target in whole:
+            if there := self.part_of(key, target):
+                yield target, there
+        if held or name is None:
+            return  # that what is returned should be the gradient says nothing
+        for target in whole:
+            if factor := self.factor_of(key, target):
+                yield target, factor
+        mates = [t for t in whole if self.is_mate(name, t)]
+        yield from ((t, None) for t in mates)
+        for j, local in enumerate(self.record.locals):
+            if local.name == name and local.value.numel() == value.numel():
+                yield Target(j, value=True), None
+        yield from ((t, None) for t in whole if t not in mates)
+        yield from ((t, None) for t in later)
+
+    def is_mate(self, name, target):
+        bare = re.sub(r"^(grad|d|g)_?|_?(grad|bar)$", "", name, flags=re.I)
+        other = self.record.locals[target.local].name
+        return bare.lower().replace("_", "") == other.lower().replace("_", "")
+
+    def part_of(self, key, target):
+        """The uses, some but not all, of which this local holds the sum; or None."""
+        n = len(self.record.locals[target.local].uses)
+        if not 1 < n <= USES or len(self.again.locals[target.local].uses) != n:
+            return None
+        for size in range(n - 1, 0, -1):
+            for uses in itertools.combinations(range(n), size):
+                part = target._replace(uses=uses)
+                if alike(self.events[key], part.of(self.record, self.events[key])):
+                    other = self.events_again[key]
+                    if alike(other, part.of(self.again, other)):
+                        return uses
+        return None
+
+    def factor_of(self, key, target):
+        """The number, the same at two draws, by which the right gradient is multiplied;
+        or None."""
+        found = []
+        for events, record in (
+            (self.events, self.record),
+            (self.events_again, self.again),
+        ):
+            value = events[key]
+            right = target.of(record, value)
+            size = right.norm() ** 2
+            factor = (torch.vdot(right.flatten(), value.flatten()) / size).item()
+            if not factor or not alike(value, factor * right):
+                return None
+            found.append(factor)
+        return found[0] if abs(found[0] - found[1]) <= 1e-6 * abs(found[0]) else None
+
+    def proved(self, key, target):
+        """Are the wrong gradients right with this target in this local, and do the
+        right ones stay?"""
+        if self.proofs >= PROOFS or self.budget.is_spent:
+            return False
+        self.proofs += 1
+        self.budget.spent += 1
+        with forgiving(), self.chain.putting(key, target):
+            return is_right(self.wrong) and self.stay() and is_right(self.wrong.others)
+        return False
+
+    # --- in words ---------------------------------------------------------------------
+
+    def told(self, key, target, relation, right):
+        with forgiving(), self.chain.putting(key, target):
+            self.budget.one_cause |= is_right(self.wrong.together)
+        site, local = (
+            self.chain.backward.sites[key[0]],
+            self.record.locals[target.local],
+        )
+        gaps = {"here": self.here(key), "there": f"`{local.name}`"}
+        if local.line:
+            gaps["there"] = _(LOCAL).format(name=local.name, line=local.line)
+        text = VALUE if target.value else GRADIENT
+        if target.uses is not None:
+            text, gaps["uses"] = SHARE, self.through(local, target.uses)
+        elif isinstance(relation, tuple):
+            lost = [k for k in range(len(local.uses)) if k not in relation]
+            text, gaps["uses"] = PART, self.through(local, lost)
+        elif relation is not None:
+            text, gaps["factor"] = MULTIPLE, brief(relation)
+        said = [
+            _(RIGHT).format(here=self.here(k), other=self.record.locals[t.local].name)
+            for k, t in right.items()
+            if self.chain.backward.name(k)
+        ]
+        file = site.code.fn.__code__.co_filename
+        sentence = _(text).format(**gaps)
+        return FirstWrong(sentence, listed(said), file, site.line)
+
+    def here(self, key):
+        """What backward holds there, in words."""
+        line, name = (
+            self.chain.backward.sites[key[0]].line,
+            self.chain.backward.name(key),
+        )
+        if name is None:
+            x = self.chain.forward.argument(self.chain.ctx_too + (key[2] or 0))
+            return _(RETURNED).format(name=x, line=line)
+        return _(LOCAL).format(name=name, line=line)
+
+    def through(self, local, uses):
+        """These uses in words: the lines of forward, or operations in them."""
+        sites, found = self.record.sites, {}
+        for k in uses:
+            node = local.uses[k][0]
+            found.setdefault(sites[node], []).append(node)
+        said = []
+        for site, nodes in found.items():
+            there = [node for node, _c in local.uses if sites[node] is site]
+            gaps = {"line": site.line, "text": text_of(site)}
+            for node in nodes if len(nodes) < len(there) else ():
+                operation = re.sub(r"Backward\d*$", "", node.name()).lower()
+                said.append(_(IN_LINE).format(operation=operation, **gaps))
+            if len(nodes) == len(there):
+                said.append(_(WHOLE_LINE).format(**gaps))
+        return listed(dict.fromkeys(said), last=_(" and "))
+
+
+def is_flat(value):
+    return bool((value == value.reshape(-1)[0]).all())
+
+
+def alike(value, right):
+    """Are they the same but for rounding, and do they say anything?"""
+    if value.shape != right.shape or value.dtype != right.dtype or is_flat(right):
+        return False
+    return bool(((value - right).abs() <= EXACT * (largest(right) + 1e-300)).all())
