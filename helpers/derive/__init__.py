@@ -1,0 +1,21 @@
+"""From a plain forward to the source of a Function, with a backward that one can read.
+
+>>> import torch
+>>> from helpers.derive import derive
+>>> from helpers.derive.example import swish
+>>> print(derive(swish, torch.randn(4, 6)).split("    @staticmethod\\n")[3], end="")
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        sigmoid = torch.sigmoid(x)  # (*N, D)
+        grad_x = grad_output * sigmoid + grad_output * x * sigmoid * (1 - sigmoid)  # (*N, D)
+        return grad_x
+<BLANKLINE>
+<BLANKLINE>
+def check_swish(x):
+...
+"""
+
+from .derive import derive
+from .rules import Refused
+
+__all__ = ["Refused", "derive"]

@@ -1,0 +1,42 @@
+"""python -m helpers.derive module.py:function --input 4x8 --input 8 [--save gate]"""
+
+import argparse
+import importlib.util
+import sys
+
+import torch
+
+from . import Refused, derive
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers.derive", description=__doc__
+    )
+    parser.add_argument("function", help="a file, a colon, and a function of it")
+    parser.add_argument(
+        "--input", action="append", default=[], help="the sizes of one: 4x8"
+    )
+    parser.add_argument(
+        "--save", default="", help="variables to keep, with commas between"
+    )
+    given = parser.parse_args()
+    path, _, name = given.function.rpartition(":")
+    spec = importlib.util.spec_from_file_location("derived_from", path)
+    module = sys.modules["derived_from"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    shapes = [[int(size) for size in text.split("x")] for text in given.input]
+    inputs = [torch.rand(shape, dtype=torch.float64) + 0.5 for shape in shapes]
+    try:
+        print(
+            derive(
+                getattr(module, name),
+                *inputs,
+                save=tuple(filter(None, given.save.split(","))),
+            )
+        )
+    except Refused as reason:
+        sys.exit(f"no backward of {name}: {reason}")
+
+
+main()

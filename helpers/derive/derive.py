@@ -1,0 +1,311 @@
+"""Derive, try on what was not traced, and print only what was right everywhere."""
+
+import inspect
+import warnings
+
+import torch
+from torch.autograd import grad
+from torch.autograd.graph import saved_tensors_hooks
+
+from .backward import Backward
+from .rules import Refused
+from .source import Pattern, definition, write
+from .tape import Tape
+
+
+def derive(function, *arguments, save=()):
+    """The source of a Function that computes `function`, with its backward written out.
+
+    function: a plain function, written with def, of tensors and Python values. It returns
+    a tensor or a tuple of tensors.
+    arguments: an example of each, floating-point tensors of one dtype and integer tensors
+    of any size that the function takes. Sizes that differ here may differ later; sizes that
+    are equal must be equal.
+    save: names of the function's variables to keep for backward in place of computing them
+    again. The second derivative is then refused.
+
+    The text was run, and its first and second derivatives were those of autograd, at other
+    sizes and ranks, in float64, float32 and bfloat16, at ties and at zeros. What does not
+    follow from the trace is checked in the function `check_...` below the class.
+    Raises Refused, a ValueError, with the reason, where no such text was found.
+    """
+    if not inspect.isfunction(function):
+        raise Refused(f"a plain function is needed, got {type(function).__name__}")
+    bound = inspect.signature(function).bind(*arguments)
+    bound.apply_defaults()
+    given = bound.arguments
+    tensors = {n: v for n, v in given.items() if isinstance(v, torch.Tensor)}
+    constants = {n: v for n, v in given.items() if n not in tensors}
+    floating = [t for t in tensors.values() if t.is_floating_point()]
+    if not floating or any(t.is_complex() for t in tensors.values()):
+        raise Refused(
+            "at least one floating-point tensor is needed, and no complex one"
+        )
+    for name, value in constants.items():
+        if not isinstance(value, (bool, int, float, str, type(None))):
+            raise Refused(
+                f"{name} must be a tensor or a Python value, got {type(value).__name__}"
+            )
+    if torch.is_autocast_enabled("cpu"):
+        raise Refused("under autocast: derive outside of it")
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)  # small tensors: a second thread only waits
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about sizes that are tried
+            return Derivation(function, tensors, constants, save).source
+    finally:
+        torch.set_num_threads(threads)
+
+
+class Derivation:
+    def __init__(self, function, tensors, constants, save):
+        self.function, self.constants, self.save = function, constants, save
+        self.random = torch.Generator().manual_seed(0)
+        definition(function)
+        self.tensors = {
+            n: t.detach().cpu().double() if t.is_floating_point() else t.cpu()
+            for n, t in tensors.items()
+        }
+        self.tape, self.backward = self.traced(self.tensors)
+        self.base = self.told(self.tape, self.backward)
+        pattern = self.pattern = Pattern(self.tape, constants)
+        pattern.exact = self.tape.exact
+        for dtype in (torch.float32, torch.bfloat16):
+            if not self.same(self.cast(self.tensors, dtype)):
+                raise Refused(f"the steps are others in {dtype} than in float64")
+        self.shapes = [] if pattern.exact else self.generalize()
+        saved = [self.tape.locals.get(name) for name in save]
+        if None in saved or any(n.op == "input" for n in saved):
+            raise Refused(
+                f"save={save}: not all are variables of the function at its return"
+            )
+        self.saved = saved
+        self.compose("")
+        if not pattern.exact:
+            self.small()
+        kept = [self.bytes(f) for f in (self.run, function)]
+        line = (
+            f"keeps {kept[0]:,} bytes of its example, where autograd keeps {kept[1]:,}."
+        )
+        if saved:
+            line += " Its second derivative is refused."
+        self.compose(line)
+        self.verify()
+
+    def traced(self, tensors):
+        tape = Tape(self.function, {**tensors, **self.constants})
+        saved = [tape.locals.get(name) for name in self.save]
+        try:
+            return tape, Backward(tape, saved)
+        except (RuntimeError, TypeError) as error:
+            raise Refused(f"a step of the backward fails: {error}") from None
+
+    def told(self, tape, backward):
+        return [line[:2] for line in backward.lines()], tape.guards, tape.exact
+
+    def compose(self, kept):
+        backward = Backward(self.tape, self.saved)
+        self.source = write(self.function, backward, self.pattern, self.saved, kept)
+        names = {}
+        exec(compile(self.source, "<derived>", "exec"), names)
+        self.check = names[f"check_{self.function.__name__}"]
+        title = self.function.__name__.title().replace("_", "")
+        self.run = lambda **given: names[title].apply(*given.values())
+
+    # What else has the same steps
+
+    def cast(self, tensors, dtype):
+        return {
+            n: t.to(dtype) if t.is_floating_point() else t for n, t in tensors.items()
+        }
+
+    def sized(self, change, lead=None):
+        """The example at other sizes, of numbers from the same range."""
+        made, first = {}, next(iter(self.tensors.values())).shape[:1]
+        for name, t in self.tensors.items():
+            shape = [change.get(s, s) for s in t.shape]
+            if lead is not None and t.shape[:1] == first:
+                shape[:1] = lead
+            drawn = torch.randint(max(t.numel(), 1), shape, generator=self.random)
+            made[name] = t.flatten()[drawn]
+            if t.is_floating_point():
+                made[name] *= 1 - 0.1 * torch.rand(shape, generator=self.random)
+        return made
+
+    def same(self, tensors):
+        """Whether the steps are those of the example; None where nobody can run them."""
+        try:
+            self.function(**tensors, **self.constants)
+        except Exception:  # whatever it says to sizes that do not fit
+            return None
+        try:
+            lines, guards, exact = self.told(*self.traced(tensors))
+        except Refused:
+            return False
+        return None if guards != self.base[1] else (lines, guards, exact) == self.base
+
+    def generalize(self):
+        """Sizes and ranks with the same steps; what holds between sizes goes to the pattern."""
+        pattern, tried = self.pattern, []
+        sizes = list(pattern.letters)
+        for size in sizes:
+            for step in (m for m in range(1, size + 1) if size % m == 0):
+                others = range(size % step or step, size + 7 * step, step)
+                found = [
+                    self.sized({size: s}) for s in others if s > 1 and s not in sizes
+                ]
+                outcomes = [self.same(tensors) for tensors in found]
+                fitting = [
+                    t for t, outcome in zip(found, outcomes, strict=True) if outcome
+                ]
+                if False not in outcomes and len(fitting) > 1:
+                    pattern.step[size] = step
+                    tried += fitting[:1] + fitting[-1:]
+                    break
+        bound = [s for s in sizes if s not in pattern.step]
+        if bound:
+            found = [self.sized({s: k * s for s in bound}) for k in (2, 3)]
+            if any(s % min(bound) for s in bound) or not all(map(self.same, found)):
+                pattern.exact = True
+                return []
+            tried += found
+        first = self.tape.inputs[0].shape
+        elsewhere = [s for n in self.tape.inputs for s in n.shape[1:]]
+        if (
+            len(first) > 1
+            and pattern.step.get(first[0]) == 1
+            and first[0] not in elsewhere
+        ):
+            found = [self.sized({}, lead) for lead in ((2, first[0]), (2, 3, first[0]))]
+            if all(map(self.same, found)):
+                pattern.lead = len(first)
+                tried += found
+        return tried
+
+    def small(self):
+        """Sizes 0 and 1, where shapes coincide and steps may be others, and all sizes equal."""
+        lead, self.pattern.lead = self.pattern.lead, min(self.pattern.lead, 1)
+        self.compose("")
+        if lead and self.wrong(self.sized({}, ())):
+            self.pattern.lead = lead
+            self.compose("")
+        free = [s for s, step in self.pattern.step.items() if step == 1]
+        for size in free:
+            for small in (0, 1):
+                if self.wrong(self.sized({size: small})):
+                    self.pattern.never.setdefault(size, []).append(small)
+        for number in (2, 5):
+            self.shapes.append(self.sized(dict.fromkeys(free, number)))
+
+    # Whether it is right
+
+    def derivatives(self, f, tensors, wanted, which=None):
+        given = {
+            n: t.detach()
+            .clone()
+            .requires_grad_(t.is_floating_point() and n in (wanted or tensors))
+            for n, t in tensors.items()
+        }
+        inputs = [t for t in given.values() if t.requires_grad]
+        outputs = f(**given, **self.constants)
+        outputs = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
+        which = which or [o.requires_grad for o in outputs]
+        found = [o.detach() for o in outputs]
+        outputs = [
+            o
+            for o, differentiable in zip(outputs, which, strict=True)
+            if differentiable
+        ]
+        draw = torch.Generator().manual_seed(1)
+
+        def like(t):
+            return torch.randn(t.shape, generator=draw, dtype=torch.float64).to(t.dtype)
+
+        upstream = [like(o).requires_grad_() for o in outputs]
+        options = dict(allow_unused=True, materialize_grads=True)
+        first = grad(outputs, inputs, upstream, create_graph=not self.saved, **options)
+        if not self.saved:
+            along = sum((g * like(g)).sum() for g in first)
+            if along.requires_grad:
+                found += grad(along, [*inputs, *upstream], **options)
+        return found + list(first), which
+
+    def wrong(self, tensors, wanted=None):
+        """By how much it is; an empty string where all is right."""
+        try:
+            self.check(**tensors, **self.constants)
+            double = self.cast(tensors, torch.float64)
+            truth, which = self.derivatives(self.function, double, wanted)
+            theirs, _ = self.derivatives(self.function, tensors, wanted)
+        except Exception:  # said to the user, or nothing to compare with
+            return ""
+        try:
+            mine, _ = self.derivatives(self.run, tensors, wanted, which)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        eps = torch.finfo(mine[0].dtype).eps
+        eps, scale = eps * (1e5 if eps < 1e-12 else 8), 1e-3
+        for right in truth:
+            finite = right[right.isfinite()].abs()
+            scale = max(scale, finite.max().item() if finite.numel() else 0)
+        for right, a, b in zip(truth, mine, theirs, strict=True):
+            if a.shape != b.shape or a.dtype != b.dtype:
+                return (
+                    f"{tuple(a.shape)} of {a.dtype} for {tuple(b.shape)} of {b.dtype}"
+                )
+            fine = b.isfinite() & right.isfinite()
+            right, a, b = (torch.where(fine, t.double(), 0) for t in (right, a, b))
+            if not right.numel():
+                continue
+            off, allowed = (
+                (a - right).abs().max(),
+                8 * (b - right).abs().max() + eps * scale,
+            )
+            if not off <= allowed:
+                return f"off by {off:.1e}, where {allowed:.1e} is rounding"
+        return ""
+
+    def verify(self):
+        base = self.tensors
+        tries = [("its own sizes", base), *(("other sizes", s) for s in self.shapes)]
+        tries += [(str(d), self.cast(base, d)) for d in (torch.float32, torch.bfloat16)]
+
+        def each(f):
+            return {n: f(t) if t.is_floating_point() else t for n, t in base.items()}
+
+        tries.append(("zeros", each(torch.zeros_like)))
+        tries.append(("ties", each(torch.round)))
+        tries.append(("ones", each(torch.ones_like)))
+        turned = each(
+            lambda t: (
+                t.mT.contiguous().mT if t.dim() > 1 else t.repeat_interleave(2)[::2]
+            )
+        )
+        tries.append(("non-contiguous tensors", turned))
+        for where, tensors in tries:
+            if found := self.wrong(tensors):
+                raise Refused(
+                    f"not printed: not autograd's derivatives at {where}, {found}"
+                )
+        for name in base:
+            if base[name].is_floating_point() and self.wrong(base, [name]):
+                raise Refused(
+                    f"not printed: wrong where only {name} requires a gradient"
+                )
+
+    def bytes(self, f):
+        kept = {}
+
+        def pack(t):
+            kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+            return t
+
+        with saved_tensors_hooks(pack, lambda t: t):
+            given = {
+                n: t.clone().requires_grad_(t.is_floating_point())
+                for n, t in self.tensors.items()
+            }
+            result = f(**given, **self.constants)
+        del result
+        return sum(kept.values())

@@ -1,0 +1,383 @@
+"""The table: for each operation, the gradient of its arguments, as text.
+
+In a formula, `g` is the gradient of the result, `y` the result, `a`, `b` and `c` the
+arguments. `G` and `Y` are `g` and `y` with the reduced dimensions there again, of size 1;
+`DIM` is what the reduction was told, `N` the number of elements that it took together.
+A formula may give less than the shape of the result, where it broadcasts, or more than
+that of the argument: `backward.py` expands and sums.
+"""
+
+import re
+
+import torch
+
+
+class Refused(ValueError):  # noqa: N818 - not an error: an answer
+    """Why no backward is written, in one sentence."""
+
+
+# A formula for each argument; None where there is none.
+ELEMENTWISE = {
+    "abs": ["g * a.sign()"],
+    "acos": ["-g * torch.rsqrt(1 - a * a)"],
+    "add": ["g", "g"],
+    "asin": ["g * torch.rsqrt(1 - a * a)"],
+    "atan": ["g / (1 + a * a)"],
+    "clone": ["g"],
+    "contiguous": ["g"],
+    "cos": ["-g * torch.sin(a)"],
+    "cosh": ["g * torch.sinh(a)"],
+    "div": ["g / b", "-g * (y / b)"],
+    "erf": ["2 / math.sqrt(math.pi) * g * torch.exp(-a * a)"],
+    "exp": ["g * y"],
+    "expm1": ["g * (y + 1)"],
+    "log": ["g / a"],
+    "log1p": ["g / (1 + a)"],
+    "logsigmoid": ["g * torch.sigmoid(-a)"],
+    "masked_fill": ["g.masked_fill(b, 0)", None, None],
+    "maximum": [
+        "torch.where(a == b, g / 2, g).masked_fill(a < b, 0)",
+        "torch.where(a == b, g / 2, g).masked_fill(b < a, 0)",
+    ],
+    "minimum": [
+        "torch.where(a == b, g / 2, g).masked_fill(a > b, 0)",
+        "torch.where(a == b, g / 2, g).masked_fill(b > a, 0)",
+    ],
+    "mul": ["g * b", "g * a"],
+    "neg": ["-g"],
+    "reciprocal": ["-g * y * y"],
+    "relu": ["g.masked_fill(a <= 0, 0)"],
+    "rsqrt": ["-0.5 * g * y ** 3"],
+    "sigmoid": ["g * y * (1 - y)"],
+    "silu": ["g * torch.sigmoid(a) * (1 + a * (1 - torch.sigmoid(a)))"],
+    "sin": ["g * torch.cos(a)"],
+    "sinh": ["g * torch.cosh(a)"],
+    # torch.nn.functional.softplus is its argument above 20
+    "softplus": ["torch.where(a > 20, g, g * torch.sigmoid(a))"],
+    "sqrt": ["g / (2 * y)"],
+    "square": ["2 * g * a"],
+    "sub": ["g", "-g"],
+    "tanh": ["g * (1 - y * y)"],
+    "where": [None, "g.masked_fill(~a, 0)", "g.masked_fill(a, 0)"],
+}
+
+REDUCTIONS = {
+    "amax": "G * (a == Y) / (a == Y).sum(DIM, keepdim=True)",
+    "amin": "G * (a == Y) / (a == Y).sum(DIM, keepdim=True)",
+    "cumsum": "g.flip(DIM).cumsum(DIM).flip(DIM)",
+    "log_softmax": "g - y.exp() * g.sum(DIM, keepdim=True)",
+    "logsumexp": "G * a.softmax(DIM)",
+    "mean": "G / (N)",
+    "norm": "a * (G / Y.masked_fill(Y == 0, math.inf))",
+    "softmax": "y * (g - (g * y).sum(DIM, keepdim=True))",
+    "std": "G / Y.masked_fill(Y == 0, math.inf) * (a - a.mean(DIM, keepdim=True)) / (N)",
+    "sum": "G",
+    "var": "2 * G * (a - a.mean(DIM, keepdim=True)) / (N)",
+}
+
+# Without a gradient. What draws random numbers, or reads a tensor's numbers, is nowhere.
+CONSTANT = set(
+    "arange detach eq eye full full_like ge gt le linspace logical_and logical_not "
+    "logical_or lt ne ones ones_like sign zeros zeros_like invert".split()
+)
+
+OTHERS = {}
+
+
+def rule(*names):
+    def add(function):
+        OTHERS.update(dict.fromkeys(names, function))
+        return function
+
+    return add
+
+
+def options(node, **defaults):
+    """The arguments after the first, by name, in PyTorch's order."""
+    given = dict(zip(defaults, node.args[1:], strict=False)) | node.kwargs
+    if set(given) - set(defaults) or len(node.args) - 1 > len(defaults):
+        raise Refused(f"`{node.op}` with other arguments than {', '.join(defaults)}")
+    return defaults | given
+
+
+def fill(formula, **words):
+    return re.sub(r"\b[gyabcGYN]\b|DIM", lambda match: str(words[match[0]]), formula)
+
+
+def gradients(node, g, tape):
+    """Pairs of an argument and the text of its gradient; `tape` writes sizes as text."""
+    if node.op in REDUCTIONS:
+        return reduction(node, g, tape)
+    if node.op not in ELEMENTWISE:
+        return OTHERS[node.op](node, g, tape)
+    formulas = ELEMENTWISE[node.op]
+    if len(node.args) != len(formulas) or node.kwargs:
+        raise Refused(
+            f"`{node.op}` with other arguments than its {len(formulas)} operands"
+        )
+    words = dict(zip("abc", map(tape.text, node.args), strict=False), g=g, y=node)
+    pairs = zip(node.args, formulas, strict=True)
+    return [
+        (argument, fill(formula, **words)) for argument, formula in pairs if formula
+    ]
+
+
+def reduction(node, g, tape):
+    a, names = node.args[0], dict(dim=None, keepdim=False)
+    if node.op in ("var", "std"):
+        names = dict(dim=None, unbiased=None, keepdim=False, correction=1)
+    elif node.op == "norm":
+        names = dict(p="fro", dim=None, keepdim=False)
+    given = options(node, **names)
+    dim = given["dim"]
+    dims = dim if isinstance(dim, (tuple, list)) else () if dim is None else (dim,)
+    if given.get("p") not in (None, "fro", 2) or isinstance(dim, bool):
+        raise Refused(f"`{node.op}` with p other than 2, or without dim=")
+    if len({d < 0 for d in dims}) > 1 or (
+        not dims and node.op not in ("sum", "mean", "norm")
+    ):
+        raise Refused(f"`{node.op}`: name its dimensions, all from one end")
+    back = ""
+    if not given["keepdim"] and len(a.shape) > len(node.shape):
+        order = sorted(dims, reverse=bool(dims) and dims[0] < 0)
+        back = "".join(f".unsqueeze({d})" for d in order)
+    less = (
+        int(given["unbiased"])
+        if given.get("unbiased") is not None
+        else given.get("correction")
+    )
+    count = tape.count(a, dims) + (f" - {less}" if less else "")
+    words = dict(
+        a=a, g=g, y=node, G=g + back, Y=f"{node}{back}", N=count, DIM=tape.text(dim)
+    )
+    return [(a, fill(REDUCTIONS[node.op], **words))]
+
+
+@rule("pow")
+def power(node, g, tape):
+    a, b = node.args
+    if isinstance(b, type(node)):
+        raise Refused("`pow` with a tensor as exponent: write exp(b * log(a))")
+    slope = {1: "1", 2: f"{a}"}.get(tape.plain(b)) or f"{a} ** {tape.text(b - 1)}"
+    return [(a, f"{tape.text(b)} * {g} * {slope}")]
+
+
+@rule("gelu")
+def gelu(node, g, tape):
+    if options(node, approximate="none")["approximate"] != "none":
+        raise Refused("`gelu` with approximate: write its formula")
+    slope = "0.5 * (1 + torch.erf(a / math.sqrt(2)))"
+    density = "torch.exp(-0.5 * a * a) / math.sqrt(2 * math.pi)"
+    return [(node.args[0], fill(f"g * ({slope} + a * {density})", g=g, a=node.args[0]))]
+
+
+@rule("elu", "leaky_relu")
+def negative_part(node, g, tape):
+    names = dict(alpha=1.0) if node.op == "elu" else dict(negative_slope=0.01)
+    a, (slope,) = node.args[0], map(tape.text, options(node, **names).values())
+    below = f"({node} + {slope})" if node.op == "elu" else slope
+    return [(a, f"torch.where({a} > 0, {g}, {g} * {below})")]
+
+
+@rule("clamp")
+def clamp(node, g, tape):
+    a, bounds = node.args[0], options(node, min=None, max=None).values()
+    if any(isinstance(bound, type(node)) for bound in bounds):
+        raise Refused("`clamp` with tensors as bounds: use maximum and minimum")
+    edge = torch.zeros(1, requires_grad=True)
+    (at_bound,) = torch.autograd.grad(edge.clamp(min=0.0), edge)  # 1 in older versions
+    for sign, bound in zip("<>", bounds, strict=True):
+        if bound is not None:
+            sign += "=" * (at_bound.item() == 0)
+            g = f"({g}).masked_fill({a} {sign} {tape.text(bound)}, 0)"
+    return [(a, g)]
+
+
+def last(node):
+    """Whether it swaps the last two dimensions."""
+    dims = (
+        [d % len(node.shape) for d in node.args[1:]] if node.op == "transpose" else [0]
+    )
+    return set(dims) == {len(node.shape) - 1, len(node.shape) - 2} or node.op in (
+        "T",
+        "mT",
+        "t",
+    )
+
+
+def mt(node):
+    return node.args[0] if last(node) else f"{node}.mT"
+
+
+@rule("matmul", "mm", "bmm")
+def matmul(node, g, tape):
+    a, b = node.args
+    left, right = len(a.shape), len(b.shape)
+    if left == 1 or right == 1:
+        if left > 2 or right > 2:
+            raise Refused("`matmul` of a vector and a batch: unsqueeze the vector")
+        if left == right:
+            return [(a, f"{g} * {b}"), (b, f"{g} * {a}")]
+        if right == 1:
+            return [(a, f"{g}.unsqueeze(-1) * {b}"), (b, f"{mt(a)} @ {g}")]
+        return [(a, f"{b} @ {g}"), (b, f"{a}.unsqueeze(-1) * {g}")]
+    if left > right == 2:
+        first = f"{a}.flatten(0, -2).mT @ {g}.flatten(0, -2)"
+    else:
+        first = f"{mt(a)} @ {g}"
+    return [(a, f"{g} @ {mt(b)}"), (b, first)]
+
+
+@rule("linear")
+def linear(node, g, tape):
+    x, (weight, bias) = node.args[0], options(node, weight=None, bias=None).values()
+    if len(x.shape) < 2:
+        raise Refused("`linear` of a vector: unsqueeze it")
+    rows = ".flatten(0, -2)" if len(x.shape) > 2 else ""
+    product = f"{g}{rows}.mT @ {x}{rows}"
+    return [(x, f"{g} @ {weight}"), (weight, product), (bias, f"{g}{rows}.sum(0)")]
+
+
+@rule("einsum")
+def einsum(node, g, tape):
+    equation, *operands = node.args
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    inputs, found = inputs.split(","), []
+    for i, operand in enumerate(operands):
+        letters = [output, *inputs[:i], *inputs[i + 1 :]]
+        others = ", ".join(map(str, [g, *operands[:i], *operands[i + 1 :]]))
+        alone = set(inputs[i]) - set("".join(letters))
+        if (
+            not arrow
+            or "." in equation
+            or alone
+            or len(set(inputs[i])) < len(inputs[i])
+        ):
+            raise Refused(
+                f"`einsum` of {equation}: no -> or diagonal, or a sum of one operand"
+            )
+        found.append(
+            (operand, f"torch.einsum('{','.join(letters)}->{inputs[i]}', {others})")
+        )
+    return found
+
+
+@rule("T", "mT", "t", "transpose", "permute")
+def transpose(node, g, tape):
+    a, dims = node.args[0], node.args[1:]
+    if node.op == "permute":
+        dims = dims[0] if isinstance(dims[0], tuple) else dims
+        order = sorted(range(len(dims)), key=lambda i: dims[i] % len(dims))
+        return [(a, f"{g}.permute({', '.join(map(str, order))})")]
+    return [(a, f"{g}.mT" if last(node) else f"{g}.transpose({dims[0]}, {dims[1]})")]
+
+
+@rule("reshape", "view", "flatten", "unflatten")
+def reshape(node, g, tape):
+    return [(node.args[0], f"{g}.reshape({tape.sizes(node.args[0])})")]
+
+
+@rule("expand", "expand_as", "broadcast_to")
+def expand(node, g, tape):
+    return [(node.args[0], g)]
+
+
+@rule("unsqueeze", "squeeze")
+def squeeze(node, g, tape):
+    other = {"squeeze": "unsqueeze", "unsqueeze": "squeeze"}[node.op]
+    return [(node.args[0], f"{g}.{other}({options(node, dim=None)['dim']})")]
+
+
+@rule("cat", "stack")
+def join(node, g, tape):
+    parts, dim = node.args[0], options(node, dim=0)["dim"]
+    if node.op == "stack":
+        return [(part, f"{g}.select({dim}, {i})") for i, part in enumerate(parts)]
+    sizes = ", ".join(tape.size(part, dim) for part in parts)
+    return [(part, f"{g}.split([{sizes}], {dim})[{i}]") for i, part in enumerate(parts)]
+
+
+@rule("chunk", "split", "unbind")
+def pieces(node, g, tape):
+    names = dict(dim=0) if node.op == "unbind" else dict(size=1, dim=0)
+    joined = "stack" if node.op == "unbind" else "cat"
+    return [
+        (
+            node.args[0],
+            f"torch.{joined}([{', '.join(g)}], {options(node, **names)['dim']})",
+        )
+    ]
+
+
+@rule("roll")
+def roll(node, g, tape):
+    shifts, dims = options(node, shifts=None, dims=None).values()
+    back = tuple(-s for s in shifts) if isinstance(shifts, tuple) else -shifts
+    return [(node.args[0], f"{g}.roll({tape.text(back)}, {tape.text(dims)})")]
+
+
+@rule("flip", "tril", "triu")
+def again(node, g, tape):
+    return [
+        (node.args[0], f"{g}.{node.op}({', '.join(map(tape.text, node.args[1:]))})")
+    ]
+
+
+@rule("gather")
+def gather(node, g, tape):
+    a, dim, index = node.args
+    return [(a, f"torch.zeros_like({a}).scatter_add({dim}, {index}, {g})")]
+
+
+@rule("getitem")
+def getitem(node, g, tape):
+    a, index = node.args
+    index = index if isinstance(index, tuple) else (index,)
+    tensors = [i for i in index if isinstance(i, type(node))]
+    zeros = f"torch.zeros_like({a})"
+    if tensors:
+        if len(tensors) < len(index) or any(
+            i.value.dtype.is_floating_point for i in tensors
+        ):
+            raise Refused("an index of tensors and of something else: index twice")
+        if tensors[0].value.dtype == torch.bool:
+            raise Refused("an index by a mask: its result has no shape of its own")
+        return [(a, f"{zeros}.index_put({tape.text(index)}, {g}, accumulate=True)")]
+    taken = [
+        k for k, i in enumerate(index) if i is not ... and i not in (None, slice(None))
+    ]
+    new = [k for k, i in enumerate(index) if i is None]
+    if len(taken) + len(new) != 1:
+        raise Refused("an index that does two things at once: index twice")
+    (k,) = taken or new
+    dim = k - len(index) if ... in index[:k] else k
+    if new:
+        return [(a, f"{g}.squeeze({dim})")]
+    if not isinstance(index[k], slice):
+        return [
+            (a, f"torch.select_scatter({zeros}, {g}, {dim}, {tape.text(index[k])})")
+        ]
+    given = dict(start=index[k].start, end=index[k].stop, step=index[k].step)
+    bounds = "".join(f", {n}={tape.text(v)}" for n, v in given.items() if v is not None)
+    return [(a, f"torch.slice_scatter({zeros}, {g}, {dim}{bounds})")]
+
+
+@rule("conv1d", "conv2d")
+def convolution(node, g, tape):
+    names = dict(weight=None, bias=None, stride=1, padding=0, dilation=1, groups=1)
+    given = options(node, **names)
+    x, weight, bias = node.args[0], given.pop("weight"), given.pop("bias")
+    if isinstance(given["padding"], str) or len(x.shape) != len(weight.shape):
+        raise Refused(f"`{node.op}` with padding in words, or without a batch")
+    more = "".join(f", {k}={v}" for k, v in given.items() if v != names[k])
+    name, rest = f"torch.nn.grad.{node.op}", tuple(range(2, len(x.shape)))
+    return [
+        (x, f"{name}_input({x}.shape, {weight}, {g}{more})"),
+        (weight, f"{name}_weight({x}, {weight}.shape, {g}{more})"),
+        (bias, f"{g}.sum({(0, *rest)})"),
+    ]
+
+
+KNOWN = CONSTANT.union(ELEMENTWISE, REDUCTIONS, OTHERS)
+# Whose formula is right where g is smaller than the result, and broadcasts.
+BROADCASTS = {"pow", "gelu", "elu", "leaky_relu", "clamp", "expand", *ELEMENTWISE}

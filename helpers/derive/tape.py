@@ -1,0 +1,320 @@
+"""A forward, run once, as a list of steps: what was called, with what, and on which line.
+
+Sizes carry the text that made them, so that a constant of the shape is written as the
+shape, and each comparison of them leaves a guard.
+"""
+
+import math
+import operator
+import sys
+import types
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .rules import KNOWN, Refused
+
+SIGNS = dict(
+    add="+", sub="-", mul="*", div="/", truediv="/", floordiv="//", mod="%", pow="**"
+)
+SIGNS |= dict(matmul="@", gt=">", lt="<", ge=">=", le="<=", eq="==", ne="!=")
+ATTRIBUTES = {"dim", "dtype", "device", "ndim", "numel", "shape", "size"}
+CREATE = {"arange", "eye", "full", "linspace", "ones", "zeros"}
+# What PyTorch's own wrappers add to a call.
+ADDED = dict(_stacklevel=3, dtype=None, out=None, inplace=False, p="fro", alpha=1.0)
+_tapes = []
+
+
+class Size(int):
+    """A whole number made of sizes, with its text."""
+
+
+class Number(float):
+    """A number made of sizes, with its text."""
+
+
+def number(value, source):
+    made = (Size if isinstance(value, int) else Number)(value)
+    made.text = source
+    return made
+
+
+def plain(value):
+    """The same without texts."""
+    if isinstance(value, (tuple, list)):
+        return (list if isinstance(value, list) else tuple)(map(plain, value))
+    if isinstance(value, slice):
+        return slice(plain(value.start), plain(value.stop), plain(value.step))
+    if isinstance(value, Size):
+        return int.__int__(value)
+    return float.__float__(value) if isinstance(value, Number) else value
+
+
+def text(value):
+    if isinstance(value, (tuple, list)):
+        inner = ", ".join(map(text, value))
+        return f"[{inner}]" if isinstance(value, list) else f"({inner},)"
+    if isinstance(value, slice):
+        ends = [
+            "" if v is None else text(v) for v in (value.start, value.stop, value.step)
+        ]
+        return (
+            ":".join(ends).removesuffix(":")
+            if not ends[2] and ends[1]
+            else ":".join(ends)
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float('{value}')"
+    return getattr(value, "text", None) or ("..." if value is ... else repr(value))
+
+
+def _arithmetic(name, swap=False):
+    def method(self, other):
+        if not isinstance(other, (int, float)):
+            return NotImplemented
+        a, b = (other, self) if swap else (self, other)
+        value = getattr(operator, name)(plain(a), plain(b))
+        source = f"({text(a)} {SIGNS[name]} {text(b)})"
+        if not isinstance(value, bool):
+            return number(value, source)
+        if "_" in source:  # of a tensor's shape
+            _tapes[-1].guards[source] = value
+        return value
+
+    return method
+
+
+def _leak(name):
+    def method(self, *others):
+        _tapes[-1].exact = True
+        found = getattr(plain(self), name)
+        return found(*others) if callable(found) else found
+
+    return method
+
+
+for _class, _base in ((Size, int), (Number, float)):
+    for _name in "add sub mul floordiv truediv mod pow".split():
+        setattr(_class, f"__{_name}__", _arithmetic(_name))
+        setattr(_class, f"__r{_name}__", _arithmetic(_name, swap=True))
+    for _name in "gt lt ge le eq ne".split():
+        setattr(_class, f"__{_name}__", _arithmetic(_name))
+    _class.__neg__ = lambda self: number(-plain(self), f"(-{text(self)})")
+    for _name in (set(dir(_base)) - set(dir(object))) | {
+        "__hash__",
+        "__str__",
+        "__format__",
+    }:
+        if _name not in vars(_class):
+            _method = callable(getattr(_base, _name))
+            setattr(_class, _name, _leak(_name) if _method else property(_leak(_name)))
+
+
+class Shape(tuple):
+    """`x.shape`, whose sizes are counted from the end from which the forward counted."""
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        return number(plain(tuple(self)[index]), self.tape.size(self.node, index))
+
+
+class Node:
+    """One step: `op` of `args`, of which nodes are steps, too."""
+
+    def __init__(self, tape, op, call, value, args=(), kwargs=None):
+        self.op, self.call, self.value, self.shape = op, call, value, tuple(value.shape)
+        self.args, self.kwargs, self.name = args, kwargs or {}, None
+        self.text = f"_{len(tape.nodes)}"
+        tape.nodes.append(self)
+        tape.of[id(value)] = self
+
+    def __str__(self):
+        return self.text
+
+
+class Tape(TorchFunctionMode):
+    """What `function` does with `arguments`: tensors and Python values, by name."""
+
+    def __init__(self, function, arguments):
+        super().__init__()
+        self.nodes, self.of, self.guards, self.exact = [], {}, {}, False
+        # float * Size would be a plain float: constants carry their text, too.
+        consts = (
+            number(c, repr(c)) if type(c) is float else c
+            for c in function.__code__.co_consts
+        )
+        self.code = function.__code__.replace(co_consts=tuple(consts))
+        self.line, self.refusal = self.code.co_firstlineno, ""
+        self.globals = function.__globals__
+        arguments = dict(arguments)
+        for name, value in arguments.items():
+            if isinstance(value, torch.Tensor):
+                value = value.detach().requires_grad_(value.is_floating_point())
+                Node(self, "input", None, value).name = name
+                arguments[name] = value
+        self.inputs = list(self.nodes)
+        found = function.__globals__.items()
+        shims = {n: number(v, n) for n, v in found if type(v) in (int, float)}
+        shims |= {n: Math(v) for n, v in found if v is math}
+        names = function.__globals__ | shims | {"range": self.range}
+        before = sys.gettrace()
+        _tapes.append(self)
+        try:
+            sys.settrace(self.trace)
+            with self:
+                result = types.FunctionType(self.code, names)(**arguments)
+        except Exception as error:
+            self.refusal = self.refusal or f"line {self.line}: {error}"
+        finally:
+            sys.settrace(before)
+            _tapes.pop()
+        if self.refusal:
+            raise Refused(self.refusal)
+        self.single = isinstance(result, torch.Tensor)
+        results = (result,) if self.single else result
+        if not isinstance(results, tuple):
+            raise Refused(f"{function.__name__} returns a {type(result).__name__}")
+        self.outputs = [self.of.get(id(r)) for r in results]
+        storages = {n.value.untyped_storage().data_ptr() for n in self.inputs}
+        for node in self.outputs:
+            if node is None or not node.value.requires_grad:
+                raise Refused("an output depends on no input that has a gradient")
+            if node.value.untyped_storage().data_ptr() in storages:
+                raise Refused(
+                    "an output is an input, or a view of one or of another output"
+                )
+            storages.add(node.value.untyped_storage().data_ptr())
+
+    def range(self, *bounds):
+        self.exact |= any(isinstance(b, Size) for b in bounds)
+        if len(range(*plain(bounds))) > 8:
+            self.refuse("a loop of more than 8 rounds")
+        return range(*plain(bounds))
+
+    def trace(self, frame, event, argument):
+        """A tensor's name is what the forward called it."""
+        if frame.f_code is not self.code:
+            return None
+        self.line = frame.f_lineno
+        self.locals = {n: self.of.get(id(v)) for n, v in frame.f_locals.items()}
+        for name, node in self.locals.items():
+            if node and not node.name:
+                node.name = name
+        return self.trace
+
+    def refuse(self, why):
+        self.refusal = f"line {self.line}: {why}"
+        raise Refused(self.refusal)
+
+    def node(self, value):
+        if isinstance(value, torch.Tensor):
+            if id(value) not in self.of:
+                self.refuse("a tensor that is no argument of the function")
+            return self.of[id(value)]
+        if isinstance(value, (tuple, list)):
+            return (list if isinstance(value, list) else tuple)(map(self.node, value))
+        for attribute in ("dtype", "device"):
+            if value == getattr(self.inputs[0].value, attribute):
+                return types.SimpleNamespace(text=f"{self.inputs[0]}.{attribute}")
+        return value
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs, name = kwargs or {}, func.__name__
+        if name == "__get__":
+            name = func.__self__.__name__
+        op = name.strip("_")
+        if name.endswith("_") and name[0] != "_" or op in ("setitem", "iadd"):
+            self.refuse(f"`{name}` changes a tensor in place")
+        swap = op[0] == "r" and (op[1:] in SIGNS)
+        op = op[1:] if swap else op
+        if not torch.is_grad_enabled():
+            self.refuse("no_grad: write x.detach()")
+        if op == "T" and args[0].dim() != 2:
+            self.refuse("`.T` of other than two dimensions: write .mT")
+        if op not in KNOWN | ATTRIBUTES:
+            self.refuse(f"`{op}`: not in the table")
+        given, named = self.node(args), {k: self.node(v) for k, v in kwargs.items()}
+        if op in ATTRIBUTES:
+            return self.attribute(op, *given)
+        value = func(*plain(args), **{k: plain(v) for k, v in kwargs.items()})
+        if op not in CREATE:
+            named = {
+                k: v for k, v in named.items() if k not in ADDED or plain(v) != ADDED[k]
+            }
+        given = given[::-1] if swap else given
+        if isinstance(value, torch.Tensor):
+            Node(self, op, func, value, given, named)
+        else:
+            node = Node(self, op, func, value[0], given, named)
+            node.pieces = [
+                Node(self, "piece", None, v, (node, i)) for i, v in enumerate(value)
+            ]
+        return value
+
+    def attribute(self, name, node, *rest):
+        if name in ("dtype", "device"):
+            return getattr(node.value, name)
+        if name in ("dim", "ndim"):
+            return number(len(node.shape), f"{node}.dim()")
+        if name == "numel":
+            return number(math.prod(node.shape), self.count(node))
+        shape = Shape(number(s, self.size(node, i)) for i, s in enumerate(node.shape))
+        shape.node, shape.tape = node, self
+        return shape[rest[0]] if rest else shape
+
+    # Sizes as text, of the inputs: no intermediate is computed for its shape alone.
+
+    def donor(self, node):
+        alike = (i for i in self.inputs if i.shape == node.shape)
+        return node if node.op == "input" else next(alike, None)
+
+    def size(self, node, dim):
+        donor = self.donor(node)
+        if donor:
+            return f"{donor}.shape[{text(dim)}]"
+        for other in self.nodes:
+            sizes = other.args[1:] if other.op in ("reshape", "view") else ()
+            sizes = sizes[0] if sizes and isinstance(sizes[0], tuple) else sizes
+            if other.shape == node.shape and sizes and plain(sizes[dim]) != -1:
+                return text(sizes[dim])
+        axes = ((i, k) for i in self.inputs for k in range(-1, -len(i.shape) - 1, -1))
+        wanted = node.shape[dim]
+        found = (f"{i}.shape[{k}]" for i, k in axes if i.shape[k] == wanted != 1)
+        return next(found, repr(wanted))
+
+    def sizes(self, node):
+        donor = self.donor(node)
+        if donor:
+            return f"{donor}.shape"
+        return ", ".join(self.size(node, d) for d in range(len(node.shape))) or "()"
+
+    def count(self, node, dims=()):
+        donor = self.donor(node)
+        if donor and not dims:
+            return f"{donor}.numel()"
+        dims = dims or range(len(node.shape))
+        return " * ".join(self.size(node, d) for d in dims) or "1"
+
+    text, plain = staticmethod(text), staticmethod(plain)
+
+
+class Math:
+    """`math`, whose results remember how they were made."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def __getattr__(self, name):
+        found = getattr(self.module, name)
+        if not callable(found):
+            return number(found, f"math.{name}")
+
+        def call(*numbers):
+            made = found(*plain(numbers))
+            if isinstance(made, bool):
+                _tapes[-1].exact = True
+                return made
+            return number(made, f"math.{name}({', '.join(map(text, numbers))})")
+
+        return call

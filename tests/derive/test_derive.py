@@ -1,0 +1,242 @@
+"""What is printed is right where nobody tried it; what is not, is refused in a sentence."""
+
+import math
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.autograd import grad, gradcheck, gradgradcheck
+
+from helpers.derive import Refused, derive
+
+from .forwards import FORWARDS
+
+TENSOR = torch.ones(6)
+
+
+def example(*shapes):
+    generator = torch.Generator().manual_seed(0)
+    return [
+        0.5 + torch.rand(s, generator=generator, dtype=torch.float64) for s in shapes
+    ]
+
+
+def built(source):
+    names = {}
+    exec(source, names)
+    return next(v for v in names.values() if hasattr(v, "apply")).apply
+
+
+def three_derivatives(f, tensors):
+    tensors = [t.clone().requires_grad_() for t in tensors]
+    found = f(*tensors)
+    found = list(found) if isinstance(found, tuple) else [found]
+    step = found
+    for _ in range(3):
+        weights = [torch.arange(t.numel()).reshape(t.shape).cos() for t in step]
+        scalar = sum((t * w).sum() for t, w in zip(step, weights, strict=True))
+        if not scalar.requires_grad:
+            break
+        step = grad(scalar, tensors, create_graph=True, materialize_grads=True)
+        found = [*found, *step]
+    return found
+
+
+def elsewhere(shapes):
+    """Sizes and ranks that derive was not given."""
+    draw = random.Random(0)
+    for _ in range(8):
+        sizes = {size: draw.randint(1, 8) for shape in shapes for size in shape}
+        yield [tuple(sizes[s] for s in shape) for shape in shapes]
+    for factor in (2, 3):
+        yield [tuple(factor * s for s in shape) for shape in shapes]
+    yield [(3, *s) if s[0] == shapes[0][0] else s for s in shapes]
+    yield [tuple(1 if draw.random() < 0.4 else s for s in shape) for shape in shapes]
+    yield [shape[draw.random() < 0.5 :] for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"), FORWARDS, ids=lambda f: getattr(f, "__name__", "")
+)
+def test_it_is_right_or_refuses_elsewhere(function, shapes):
+    apply = built(derive(function, *example(*shapes)))
+    right = 0
+    for sizes in [shapes, *elsewhere(shapes)]:
+        tensors = example(*sizes)
+        try:
+            expected = three_derivatives(function, tensors)
+        except (RuntimeError, ValueError, IndexError):
+            continue  # the function itself takes no such sizes
+        try:
+            given = three_derivatives(apply, tensors)
+        except (ValueError, IndexError):
+            assert sizes != shapes
+            continue
+        for a, b in zip(given, expected, strict=True):
+            assert a.shape == b.shape
+            assert torch.allclose(
+                a, b, 1e-6, 1e-9 * b.abs().max().item(), equal_nan=True
+            )
+        right += 1
+    assert right >= 2
+
+
+def test_the_text_is_what_a_person_would_write():
+    function, shapes = next(f for f in FORWARDS if f[0].__name__ == "attention")
+    source = derive(function, *example(*shapes))
+    for line in (
+        "weights = torch.softmax(scores, -1)",
+        "grad_weights = grad_output @ v.mT",
+        "grad_v = weights.mT @ grad_output",
+        "grad_scores = weights * (grad_weights - (grad_weights * weights).sum(-1, keepdim=True))",
+        "/ math.sqrt(q.shape[-1])",
+        "if ctx.needs_input_grad[2]:",
+    ):
+        assert line in source
+
+
+def gated(x, w):
+    gate = x @ w
+    return x * torch.sigmoid(gate)
+
+
+def test_saving_an_intermediate_refuses_the_second_derivative():
+    x, w = (t.requires_grad_() for t in example((4, 6), (6, 6)))
+    apply = built(derive(gated, x, w, save=("gate",)))
+    assert gradcheck(apply, (x, w))
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        gradgradcheck(apply, (x, w))
+
+
+def only_large(x):
+    if x.shape[0] > 2:
+        x = 2 * x
+    return x**2
+
+
+def counted(x):
+    return x * 2 if int(x.shape[0]).bit_length() < 4 else x * 3
+
+
+def scaled(x, factor=2.0):
+    return x * factor
+
+
+def half_detached(x):
+    return x * x.detach()
+
+
+def test_a_guard_of_the_trace_is_checked():
+    (x,) = example((4, 6))
+    for function, other in ((only_large, x[:2]), (counted, x[:3]), (gated, None)):
+        if other is not None:
+            with pytest.raises(ValueError, match="not derived for|must be"):
+                built(derive(function, x))(other)
+    with pytest.raises(ValueError, match="factor != 2.0"):
+        built(derive(scaled, x))(x, 3.0)
+    with torch.autocast("cpu"), pytest.raises(ValueError, match="autocast"):
+        built(derive(scaled, x))(x)
+
+
+def test_detach_stays():
+    (x,) = example((4,))
+    assert "x.detach()" in derive(half_detached, x)
+    assert torch.equal(
+        torch.cat(
+            [
+                t.flatten()
+                for t in three_derivatives(built(derive(half_detached, x)), [x])
+            ]
+        ),
+        torch.cat([t.flatten() for t in three_derivatives(half_detached, [x])]),
+    )
+
+
+def sorts(x):
+    return torch.sort(x)[0]
+
+
+def draws(x):
+    return x * torch.rand_like(x)
+
+
+def reads(x):
+    return x * float(x.sum())
+
+
+def closes_over(x):
+    return x * TENSOR
+
+
+def changes(x):
+    y = 2 * x
+    y += 1
+    return y
+
+
+def decides(x):
+    return x if x.sum() > 0 else 2 * x
+
+
+def repeats(x):
+    for _ in range(100):
+        x = torch.sin(x)
+    return x
+
+
+def swallows(x):
+    try:
+        return torch.sort(x)[0]
+    except ValueError:
+        return 2 * x
+
+
+def of_dtype(x):
+    return 2 * x if x.dtype == torch.float64 else 3 * x
+
+
+def itself(x):
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (sorts, "`sort`: not in the table"),
+        (draws, "`rand_like`: not in the table"),
+        (reads, "`float`: not in the table"),
+        (closes_over, "`TENSOR` is a global"),
+        (changes, "in place"),
+        (decides, "`bool`: not in the table"),
+        (repeats, "8 rounds"),
+        (swallows, "`sort`: not in the table"),
+        (of_dtype, "float32"),
+        (itself, "an output is an input"),
+        (lambda x: x, "write a def"),
+        (math.sqrt, "a plain function is needed"),
+    ],
+)
+def test_what_it_cannot_write_is_refused_by_name(function, words):
+    with pytest.raises(Refused, match=words):
+        derive(function, *example((4, 6)))
+
+
+def test_a_wrong_rule_is_not_printed(monkeypatch):
+    monkeypatch.setitem(
+        derive.__globals__["Backward"].emit.__globals__, "BROADCASTS", set()
+    )
+    rules = sys.modules["helpers.derive.rules"].ELEMENTWISE
+    monkeypatch.setitem(rules, "sigmoid", ["g * y"])
+    with pytest.raises(Refused, match="not printed"):
+        derive(gated, *example((4, 6), (6, 6)))
+
+
+def test_the_command(tmp_path):
+    (tmp_path / "m.py").write_text("def f(x, w):\n    return (x @ w.T).cos()\n")
+    command = [sys.executable, "-m", "helpers.derive", f"{tmp_path}/m.py:f"]
+    said = subprocess.run(
+        [*command, "--input", "4x6", "--input", "3x6"], capture_output=True, text=True
+    )
+    assert "class F(torch.autograd.Function)" in said.stdout, said.stderr
