@@ -252,7 +252,7 @@ class Text:
             output=output,
             values=values or {},
             also_wrong=tuple(also_wrong),
-            **(change._asdict() if change else vars(first) if first else {}),
+            **(first.words() if first else {}) | (change._asdict() if change else {}),
         )
 
 

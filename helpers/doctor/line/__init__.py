@@ -14,22 +14,26 @@ from . import goals
 from .chain import first_wrong
 from .goals import exits
 
-__all__ = ["exits", "find", "first_wrong", "uncut_if"]
+__all__ = ["exits", "find", "uncut_if"]
 
 
 def find(wrong, budget, few):
-    """The `Change` that mends a wrong gradient, or None.
+    """(`Change`, `FirstWrong`) of a wrong gradient: what mends it, and where it goes
+    wrong first; None for what is not known.
 
     wrong: the `WrongGradient`
     few: is what is foreseen enough, because it has a name?
     """
     subject, right = wrong[0].subject, functools.partial(goals.is_right, wrong)
+    first = None
     with forgiving():
         budget.fit(subject)
         codes = [code for code in goals.forward_codes(subject) if not code.cls]
-        change = goals.uncut_if(subject, codes, right)
-        return change or goals.right_if(wrong, budget, few)
-    return None
+        if change := goals.uncut_if(subject, codes, right):
+            return change, None
+        first = first_wrong(wrong, budget)
+        return goals.right_if(wrong, budget, few, first), first
+    return None, first
 
 
 def uncut_if(subject, right):

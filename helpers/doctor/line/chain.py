@@ -48,8 +48,10 @@ GRADIENT = N_("{here} should be the gradient of {there}")
 SHARE = N_("{here} should be what comes to {there} through {uses}")
 VALUE = N_("{here} is not what forward computes as {there}")
 LOCAL = N_("`{name}` (line {line})")
+IN_TURN = N_("`{name}` (line {line}, turn {turn})")
 RETURNED = N_("what is returned for `{name}` (line {line})")
 WHOLE_LINE = N_("line {line}, `{text}`")
+OUTPUT = N_("the output itself")
 IN_LINE = N_("`{operation}` in line {line}, `{text}`")
 RIGHT = N_("{here} is the gradient of `{other}`")
 
@@ -212,7 +214,7 @@ class StandIn:
 @dataclass(frozen=True)
 class Local:
     """A local of forward: its edge in the graph, its value and the right gradient;
-    uses: (node, what it contributes) of each."""
+    uses: (node, what it contributes) of each; None for what is returned."""
 
     name: str
     line: int
@@ -307,6 +309,7 @@ class Record:
 
     def differentiate(self, leaves, pairs, found):
         parts, hooks = {}, []
+        outputs = [(edge_of(out), grad) for out, grad in pairs]
         for node in self.sites:
             hooks.append(
                 node.register_hook(
@@ -317,10 +320,8 @@ class Record:
         edges = [torch.autograd.graph.GradientEdge(*local.edge) for local in found]
         rights = [None] * (len(wanted) + len(edges))
         if pairs and rights:
-            outputs, vs = zip(*pairs, strict=True)
-            rights = torch.autograd.grad(
-                outputs, [*wanted, *edges], vs, allow_unused=True
-            )
+            outs, vs = zip(*pairs, strict=True)
+            rights = torch.autograd.grad(outs, [*wanted, *edges], vs, allow_unused=True)
         for hook in hooks:
             hook.remove()
         own = iter(rights)
@@ -337,6 +338,7 @@ class Record:
                 if edge == local.edge and given[k] is not None
             ]
             uses.sort(key=lambda use: (self.sites[use[0]].line, use[0].name()))
+            uses += [(None, grad) for edge, grad in outputs if edge == local.edge]
             made = Local(
                 local.name, local.line, local.edge, local.value, right, tuple(uses)
             )
@@ -437,7 +439,9 @@ class Chain:
             return result
 
         with self.running(of_call):
-            next(itertools.islice(m.rows_of(m.subject.run(m.point.values)), turn, None))
+            # All outputs together, so that no path is silent.
+            vs = [vs[turn] for vs in m.point.vs]
+            m.subject.backward(m.subject.run(m.point.values), vs)
         return found[0]
 
 
@@ -446,13 +450,26 @@ class FirstWrong:
     """Where a backward goes wrong first.
 
     first_wrong: what is there, and what should be; right_so_far: what is right before it
-    file, line: where it stands
+    file, line: where it stands; is_part: is a path missing? is_cause: of all that is wrong?
     """
 
     first_wrong: str
     right_so_far: str
     file: str
     line: int
+    is_part: bool
+    is_cause: bool
+
+    def is_at(self, edit):
+        """Is this edit made in that line?"""
+        code = edit.code
+        line = code.line(code.statement(edit.node))
+        return (code.fn.__code__.co_filename, line) == (self.file, self.line)
+
+    def words(self):
+        """As a `Finding` holds it."""
+        names = "first_wrong", "right_so_far", "file", "line"
+        return {name: getattr(self, name) for name in names}
 
 
 def first_wrong(wrong, budget):
@@ -475,25 +492,28 @@ class Search:
         self.record, self.events, grads = chain.events(wrong[0], 0)
         self.again, self.events_again, _grads = chain.events(wrong[-1], 1)
         self.stay, self.proofs = others_of(wrong), 0
-        # What is handed over, and what forward has computed, is right as it is.
-        self.known = [g for g in grads if isinstance(g, torch.Tensor)]
-        self.known += [local.value for local in self.record.locals]
+        self.grads = [g for g in grads if isinstance(g, torch.Tensor)]
 
     def found(self):
-        right = {}
+        """The first local that is wrong: what it may be meant for by its value or its
+        name is tried of all before anything else is."""
+        right, wrong = {}, {}
         for key, value in self.events.items():
-            if value.numel() < 2 or is_flat(value) or key not in self.events_again:
-                continue
-            if any(alike(value, known) for known in self.known):
-                continue
             held = self.held(key)
             if held and held.uses is None:
                 right[key] = held
-                continue
-            for target, relation in self.candidates(key, value, held):
-                if self.proved(key, target):
-                    return self.told(key, target, relation, right)
+            elif key in self.events_again and not self.is_forwards(value):
+                wrong[key] = value
+        for candidates in (self.likely, self.unlikely):
+            for key, value in wrong.items():
+                for target, relation in candidates(key, value):
+                    if self.proved(key, target):
+                        return self.told(key, target, relation, right)
         return None
+
+    def is_forwards(self, value):
+        """Is it right as it is, for forward has computed it, too?"""
+        return any(alike(value, local.value) for local in self.record.locals)
 
     def held(self, key):
         """The `Target` whose value this local holds at two draws, or None."""
@@ -501,6 +521,8 @@ class Search:
             (self.events[key], self.record),
             (self.events_again[key], self.again),
         )
+        if key not in self.events_again or is_flat(self.events[key]):
+            return None
         for target in self.targets(self.events[key]):
             if all(alike(value, target.of(record, value)) for value, record in pairs):
                 return target
@@ -527,27 +549,35 @@ class Search:
                     for k in range(len(local.uses)):
                         yield Target(j, (k,), turned=turned)
 
-    def candidates(self, key, value, held):
-        """(target, relation) of what this local may be meant to hold; relation: a tuple
-        of the uses that are there, a factor, or None; held: a use that it holds."""
-        name = self.chain.backward.name(key)
-        whole = [t for t in self.targets(value) if t.uses is None]
-        later = [t for t in self.targets(value) if t.uses is not None]
-        for target in whole:
+    def likely(self, key, value):
+        """(target, relation) of what this local may be meant to hold, by its value or its
+        name; relation: a tuple of the uses that are there, a factor, or None."""
+        name, fitting = self.chain.backward.name(key), [*self.targets(value)]
+        whole = [t for t in fitting if t.uses is None]
+        for target in () if is_flat(value) else whole:
             if there := self.part_of(key, target):
                 yield target, there
-        if held or name is None:
-            return  # that what is returned should be the gradient says nothing
-        for target in whole:
+        if not self.may_be_more(key, value):
+            return
+        for target in () if is_flat(value) else whole:
             if factor := self.factor_of(key, target):
                 yield target, factor
-        mates = [t for t in whole if self.is_mate(name, t)]
-        yield from ((t, None) for t in mates)
+        yield from ((t, None) for t in whole if self.is_mate(name, t))
         for j, local in enumerate(self.record.locals):
             if local.name == name and local.value.numel() == value.numel():
                 yield Target(j, value=True), None
-        yield from ((t, None) for t in whole if t not in mates)
-        yield from ((t, None) for t in later)
+
+    def unlikely(self, key, value):
+        """The same of whatever has as many elements."""
+        if self.may_be_more(key, value) and not is_flat(value):
+            yield from ((t, None) for t in self.targets(value))
+
+    def may_be_more(self, key, value):
+        """That what is returned should be the gradient says nothing; and what was handed
+        over, or is a use, is what it is."""
+        returned = self.chain.backward.name(key) is None
+        given = any(alike(value, g) for g in self.grads)
+        return not (returned or given or self.held(key))
 
     def is_mate(self, name, target):
         bare = re.sub(r"^(grad|d|g)_?|_?(grad|bar)$", "", name, flags=re.I)
@@ -592,15 +622,23 @@ class Search:
             return False
         self.proofs += 1
         self.budget.spent += 1
+        # With other sizes, a loop takes other turns.
+        again = self.wrong.again if self.turns(key) > 1 else self.wrong.others
         with forgiving(), self.chain.putting(key, target):
-            return is_right(self.wrong) and self.stay() and is_right(self.wrong.others)
+            return is_right(self.wrong) and self.stay() and is_right(again)
         return False
+
+    def turns(self, key):
+        """How often this line ran."""
+        return len({turn for number, turn, _k in self.events if number == key[0]})
 
     # --- in words ---------------------------------------------------------------------
 
     def told(self, key, target, relation, right):
+        is_cause = False
         with forgiving(), self.chain.putting(key, target):
-            self.budget.one_cause |= is_right(self.wrong.together)
+            is_cause = is_right(self.wrong.together)
+        self.budget.one_cause |= is_cause
         site, local = (
             self.chain.backward.sites[key[0]],
             self.record.locals[target.local],
@@ -616,14 +654,18 @@ class Search:
             text, gaps["uses"] = PART, self.through(local, lost)
         elif relation is not None:
             text, gaps["factor"] = MULTIPLE, brief(relation)
+        before = itertools.takewhile(lambda k: k != key, self.events)
+        known = {k[0]: (k, right[k]) for k in before if k in right}  # its last turn
         said = [
             _(RIGHT).format(here=self.here(k), other=self.record.locals[t.local].name)
-            for k, t in right.items()
+            for k, t in known.values()
             if self.chain.backward.name(k)
         ]
         file = site.code.fn.__code__.co_filename
         sentence = _(text).format(**gaps)
-        return FirstWrong(sentence, listed(said), file, site.line)
+        return FirstWrong(
+            sentence, listed(said), file, site.line, text is PART, is_cause
+        )
 
     def here(self, key):
         """What backward holds there, in words."""
@@ -634,6 +676,8 @@ class Search:
         if name is None:
             x = self.chain.forward.argument(self.chain.ctx_too + (key[2] or 0))
             return _(RETURNED).format(name=x, line=line)
+        if self.turns(key) > 1:
+            return _(IN_TURN).format(name=name, line=line, turn=key[1] + 1)
         return _(LOCAL).format(name=name, line=line)
 
     def through(self, local, uses):
@@ -641,13 +685,14 @@ class Search:
         sites, found = self.record.sites, {}
         for k in uses:
             node = local.uses[k][0]
-            found.setdefault(sites[node], []).append(node)
-        said = []
+            found.setdefault(node and sites[node], []).append(node)
+        said = [_(OUTPUT)] if found.pop(None, ()) else []
         for site, nodes in found.items():
-            there = [node for node, _c in local.uses if sites[node] is site]
+            there = [n for n, _c in local.uses if n and sites[n] is site]
             gaps = {"line": site.line, "text": text_of(site)}
             for node in nodes if len(nodes) < len(there) else ():
-                operation = re.sub(r"Backward\d*$", "", node.name()).lower()
+                operation = re.sub(r"Backward\d*$", "", node.name())
+                operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower()
                 said.append(_(IN_LINE).format(operation=operation, **gaps))
             if len(nodes) == len(there):
                 said.append(_(WHOLE_LINE).format(**gaps))
@@ -655,7 +700,7 @@ class Search:
 
 
 def is_flat(value):
-    return bool((value == value.reshape(-1)[0]).all())
+    return value.numel() < 2 or bool((value == value.reshape(-1)[0]).all())
 
 
 def alike(value, right):

@@ -71,26 +71,27 @@ def in_place(subject, edit, test):
 # --- right if: backward is edited until its gradient is right -------------------------
 
 
-def right_if(wrong, budget, few):
+def right_if(wrong, budget, few, first):
     """The `Change` that makes this gradient right, and leaves right ones alone; or
     None.
 
-    few: as in `find`
+    few: as in `find`; first: the `FirstWrong` that is known, in whose line it is sought
+         first, and nowhere else if there a path is missing
     """
     # Only what does nothing but compute may run in another form.
     codes = [
         code for code in backward_codes(wrong[0].subject) if harmless(code, code.cls)
     ]
     stay = others_of(wrong)
-    edits = candidates(codes, wrong, budget, few) if codes else ()
+    edits = candidates(codes, wrong, budget, few, first) if codes else ()
     edit = first_that_holds(wrong, edits, budget, lambda: is_right(wrong) and stay())
     return edit and edit.change(tried=bool(wrong.of_other_sizes))
 
 
-def candidates(codes, wrong, budget, few):
+def candidates(codes, wrong, budget, few, first):
     """Edits of these functions: those that are foreseen to mend it, then others that
     may."""
-    case, unsure, odd = wrong[0], [], []
+    case = wrong[0]
 
     def gradient():
         run = case.subject.run(case.point.values)
@@ -99,14 +100,23 @@ def candidates(codes, wrong, budget, few):
         return case.subject.backward(run, vs, create=True)[case.i]
 
     ahead = Foresight(codes, case, gradient, budget)
+    if first and first.is_cause:
+        yield from ranked(codes, ahead, few, first.is_at)
+    if not (first and first.is_part):
+        yield from ranked(codes, ahead, few, lambda edit: True)
 
-    def ranked(rows):
-        return (
-            pair for c in codes for pair in ahead.ranked(edits_of(c, ahead.hands, rows))
-        )
 
-    around = (pair for c in codes for pair in ahead.around(c))
-    for pairs in (ranked(EXPRESSIONS), around, ranked(MANY)):
+def ranked(codes, ahead, few, is_due):
+    """Those edits for which is_due(edit), in the order in which they are tried."""
+    unsure, odd = [], []
+
+    def of_these(rows):
+        for code in codes:
+            edits = filter(is_due, edits_of(code, ahead.hands, rows))
+            yield from ahead.ranked(edits)
+
+    around = (pair for c in codes for pair in ahead.around(c) if is_due(pair[1]))
+    for pairs in (of_these(EXPRESSIONS), around, of_these(MANY)):
         for left, edit in pairs:
             if left is None:
                 odd.append(edit)
@@ -115,7 +125,8 @@ def candidates(codes, wrong, budget, few):
             elif left < HOPELESS:
                 unsure.append((left, len(unsure), edit))
     if not few:
-        yield from itertools.islice((edit for c in codes for edit in lines_of(c)), ODD)
+        lines = (edit for c in codes for edit in lines_of(c) if is_due(edit))
+        yield from itertools.islice(lines, ODD)
         yield from (edit for *_, edit in sorted(unsure)[:UNSURE])
     yield from odd[: ODD // 3 if few else ODD]
 

@@ -102,14 +102,14 @@ def told_once(exam, found):
     lines = exam.lines
     if not lines or not (lines.mends_all or lines.one_cause):
         return found
-    causes = [
-        i
-        for (i, _o), one in found.items()
-        if (one.change if lines.mends_all else one.first)
-    ]
     for one in found.values():
         one.change = one.change and lines.mends_all and lines.mends_all.change()
-    return {io: one for io, one in found.items() if io[0] == causes[0]}
+    if lines.mends_all:
+        cause = next(i for (i, _o), one in found.items() if one.change)
+        return {io: one for io, one in found.items() if io[0] == cause}
+    causes = [io for io, one in found.items() if one.first]
+    cause = min(causes, key=lambda io: not found[io].first.is_part)
+    return {cause: found[cause]}
 
 
 def points_of(exam):
@@ -285,11 +285,12 @@ def diagnosis(exam, ms):
     gaps = {"meant": MEANT if m.is_identity else drawn, **gaps}
     if exam.line and text.code != "straight-through":
         sharp &= text.code != "gradient-none" or not exam.has_own_nodes
-        change = exam.line.find(corner or ms, exam.lines, few=sharp)
-        if not change:
-            first = exam.line.first_wrong(corner or ms, exam.lines)
+        change, first = exam.line.find(corner or ms, exam.lines, few=sharp)
+        first = first if not change or (first and first.is_part) else None
     if change or first:
         gaps["nameless"] = ""
+    if first and first.is_part and text.code == "few-digits":
+        text = TEXTS["gradient-wrong"]  # that few are lost is chance
     evidence = {"values": m.evidence, "further": further}
     return Diagnosis(text, m.input, change, first, **evidence, **gaps)
 
@@ -350,9 +351,10 @@ def finding_of(exam, i, o, found, kept):
         through = _("That is so through {y}.").format(y=_(y))
         words["further"] = [*words.get("further", ()), through]
         words["output"] = y
-    also = dict.fromkeys(
-        other.input for other in found.values() if other not in kept.values()
-    )
+    others = {
+        other.input: None for other in found.values() if other not in kept.values()
+    }
+    also = [x for x in others if x != one.input]
     if also:
         these = listed((f"`{x}`" for x in also), last=_(" and "))
         words["further"] = [*words.get("further", ()), _(ALSO).format(these=these)]
