@@ -670,4 +670,34 @@ TEMPTING = {
         12: N_("So it is in eager mode. Nothing says that the compiled one differs."),
         "an error": N_("An error would be kind. The compiler goes on without a word."),
     },
+    "21 lines": {
+        4: N_("One for each step. But a product has two gradients."),
+        3: N_(
+            "One for each input. But to reach them, the gradients of what lies between "
+            "must be made, too."
+        ),
+    },
+    "21 factor": {
+        1: N_(
+            "So it would be, if `s` had four rows. Which shape has `grad_output * s`?"
+        ),
+        3: N_("That is the size of `b`. What is summed over is the other dimension."),
+    },
+    "21 checks": {
+        (True, True, True, True): N_(
+            "The first derivative is the same. What do `gate` and `up` lead to, when they "
+            "come out of `ctx.saved_tensors`?"
+        ),
+        (True, False, True, False): N_(
+            "Inputs come out with their history, so what is computed from them has one."
+        ),
+    },
+    "21 slope": {
+        1: N_(
+            "That is the slope. But the steps are those of the forward, which overflows."
+        ),
+        0: N_(
+            "Dividing by infinity gives 0. But the next step multiplies by infinity."
+        ),
+    },
 }
