@@ -25,7 +25,8 @@ def definition(function):
     body = source.splitlines()[first.lineno - 1 : tree.end_lineno]
     body[0] = " " * first.col_offset * (len(body) > 1) + body[0][first.col_offset :]
     above = {"import torch"}
-    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    parts = ast.Module([*tree.body, *map(ast.Expr, tree.args.defaults)], [])
+    read = {node.id for node in ast.walk(parts) if isinstance(node, ast.Name)}
     for name in (read - set(function.__code__.co_varnames)) & set(function.__globals__):
         value = function.__globals__[name]
         if inspect.ismodule(value) and value.__name__.split(".")[0] in (
