@@ -50,6 +50,8 @@ SPDX-License-Identifier: BSD-3-Clause
 Copyright (c) 2026, the authors of "Extending PyTorch, one gradient at a time"
 """
 
+import torch
+
 from .function.budget import Budget
 from .function.isolation import undisturbed
 from .program.found import Found
@@ -70,7 +72,7 @@ __all__ = [
 __version__ = "2.0"
 
 
-def examine(fn, *inputs, faithful=True, lines=True, **kwargs):
+def examine(fn, *inputs, faithful=True, lines=True, reference=None, **kwargs):
     """Examine the gradient of fn(*inputs, **kwargs); returns a `Report`.
 
     fn:       a callable, a `torch.autograd.Function` or its `apply`, or a
@@ -89,6 +91,12 @@ def examine(fn, *inputs, faithful=True, lines=True, **kwargs):
               a `Budget(runs, seconds)` says how long to look, by default 2000 runs and
               60 seconds.
 
+    reference: a callable that computes the same from the same arguments in plain
+              PyTorch, and whose derivative by autograd is right by definition: for a
+              kernel, C++ or Triton, or with `detach` where a gradient is meant to be
+              another one. Its outputs are compared with those of fn, and its gradients
+              take the place of differences; a jvp is not compared.
+
     The report lists in `judged`, for each input, at how many points and to which order
     its gradient was compared with differences, and why not at more.
 
@@ -99,5 +107,13 @@ def examine(fn, *inputs, faithful=True, lines=True, **kwargs):
     """
     if not callable(fn):
         raise TypeError(f"fn must be callable, got {type(fn).__name__}")
+    if reference is not None and not callable(reference):
+        got = type(reference).__name__
+        raise TypeError(f"reference must be callable, or None, got {got}")
+    if reference is not None and isinstance(fn, torch.nn.Module):
+        raise TypeError(
+            "reference stands beside a function or a Function, not a module"
+        )
     with undisturbed():
-        return Examination(fn, inputs, kwargs, faithful, lines=lines).report(TRIALS)
+        options = {"lines": lines, "reference": reference}
+        return Examination(fn, inputs, kwargs, faithful, **options).report(TRIALS)

@@ -121,6 +121,7 @@ def parser():
             action="append",
             default=[],
         )
+    add("--reference", metavar="TARGET", help="what computes the same; it is believed")
     add("--unfaithful", action="store_true", help="faithful=False")
     add("--json", action="store_true", help="print what is found as JSON")
     add("--seconds", type=float, default=SECONDS, help="before --run: for all together")
@@ -151,7 +152,9 @@ def main(argv=None):
     if not options.target or not options.inputs:
         parser().error("give a target and an --input, or --run script.py")
     fn = load(options.target)
-    report = examine(fn, *options.inputs, faithful=not options.unfaithful)
+    reference = options.reference and load(options.reference)
+    more = {"faithful": not options.unfaithful, "reference": reference}
+    report = examine(fn, *options.inputs, **more)
     show(report, options.json, report.findings)
     if not report.examined:
         return NOT_RUN

@@ -56,6 +56,7 @@ class Judged:
             nothing
     why:    the reason why it is not more, in words
     meant:  is that so because of what the caller gave or accepted?
+    beside: "differences" of forward, or the "reference" that the caller gave
     """
 
     input: str
@@ -63,6 +64,7 @@ class Judged:
     order: int = 0
     why: str = ""
     meant: bool = False
+    beside: str = "differences"
 
 
 NOT_COMPARED = N_("differences of forward show too little of it")
@@ -91,7 +93,10 @@ def what_was(judged):
         if why:
             what = _("{what} (not at more: {why})").format(what=what, why=why)
         parts.append(what)
-    found = [_("judged: {what}").format(what=listed(parts, "; "))] if parts else []
+    template = N_("judged: {what}")
+    if any(one.beside == "reference" for one in judged):
+        template = N_("judged beside the reference: {what}")
+    found = [_(template).format(what=listed(parts, "; "))] if parts else []
     return found + [
         _("not judged: `{x}` ({why})").format(x=one.input, why=one.why or _(PREVENTED))
         for one in judged

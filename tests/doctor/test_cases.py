@@ -29,7 +29,7 @@ def serious(report):
 
 @pytest.mark.parametrize("case", ALL)
 def test_what_is_said(case):
-    report = case.examine(lines=case.line is not None)
+    report = case.examine(lines=case.line is not None or case.first is not None)
     found = serious(report)
     codes = list(dict.fromkeys(finding.code for finding in found))
     due = f"due is {case.codes or 'nothing'}: is its row above others that fit?"
@@ -41,6 +41,8 @@ def test_what_is_said(case):
     assert not any(words in text for words in case.never), text
     if case.line is not None:
         assert found[0].change and case.line in found[0].change, text
+    if case.first is not None:
+        assert case.first in found[0].first_wrong, text
 
 
 def test_every_code_has_a_case_and_every_case_a_code():

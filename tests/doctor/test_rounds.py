@@ -556,3 +556,24 @@ def test_a_name_that_no_function_has_is_said():
         Half.apply(leaf(3))
     assert found.unmatched == ["Halve", "Sqare(x)"]
     assert "no Function is called Halve" in str(found)
+
+
+def test_a_reference_is_believed():
+    class Rounds(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.round()
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            return grad_output
+
+    def do():
+        Rounds.apply(leaf(3)).sum().backward()
+
+    def reference(x):
+        return x + (x.round() - x).detach()
+
+    assert not visits(do)["Rounds"].ok
+    visit = visits(do, reference={Rounds: reference})["Rounds"]
+    assert visit.ok and {one.beside for one in visit.judged} == {"reference"}

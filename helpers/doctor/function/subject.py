@@ -154,13 +154,15 @@ class Subject:
     lower:    the dtype that was given, if it is below float64, and float64 is examined
               instead
     eps:      that of the values as they are
+    reference: what computes the same, whose derivative is believed; or None
     """
 
     lay = staticmethod(torch.clone)  # how a tensor is handed over
     records = False  # does it compute something else where nothing is recorded?
     protects = False  # does backward change what it is handed?
 
-    def __init__(self, fn, args, kwargs):
+    def __init__(self, fn, args, kwargs, reference=None):
+        self.reference = reference
         while isinstance(fn, functools.partial):
             fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
         if isinstance(fn, type(Function)):
@@ -270,14 +272,14 @@ class Subject:
         self.values = [self.tensors[k] for k in self.examined]
         self.eps = max((torch.finfo(v.dtype).eps for v in self.values), default=0.0)
 
-    def call(self, tensors):
-        """What the function returns for these tensors instead of those that it was
-        given."""
+    def call(self, tensors, fn=None):
+        """What the function, or `fn`, returns for these tensors instead of those that
+        it was given."""
         self.calls += 1
         supply = iter(tensors)
         values = mapped(self.arguments, "", lambda *_slot: next(supply))
         args = [values.pop(name) for name in [*values][: self.split]]
-        return self.within(list(supply), lambda: self.fn(*args, **values))
+        return self.within(list(supply), lambda: (fn or self.fn)(*args, **values))
 
     def within(self, state, do):
         """do(), with these tensors as the state of the module, which backward may ask
@@ -366,6 +368,18 @@ class Subject:
 
     def gradients(self, values, vs):
         return self.backward(self.run(values), vs)
+
+    def refer(self, values):
+        """(outputs, leaves) of the reference."""
+        leaves = [v.detach().clone().requires_grad_() for v in values]
+        given = dict(enumerate(self.tensors)) | dict(
+            zip(self.examined, leaves, strict=True)
+        )
+        reseed(0)
+        with phase("reference"), torch.enable_grad():
+            result = self.call([t.clone() for t in given.values()], self.reference)
+        found = tensors(result, "output")
+        return [t for _name, t in found if has_gradient(t)], leaves
 
 
 # --- the same with other arguments ----------------------------------------------------

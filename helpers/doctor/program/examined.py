@@ -63,7 +63,7 @@ def until(end):
         EXAMINING.pop()
 
 
-def examine_all(calls, end, faithful, accept, child):
+def examine_all(calls, end, faithful, accept, reference, child):
     """Yields (k, report) for each of the calls, or a sentence that says why there is
     none.
 
@@ -71,19 +71,19 @@ def examine_all(calls, end, faithful, accept, child):
     """
     can_fork = hasattr(os, "fork") and not torch.cuda.is_initialized()
     way = in_a_child if child and can_fork else in_here
-    yield from way(calls, end, faithful, accept)
+    yield from way(calls, end, faithful, accept, reference)
 
 
-def in_here(calls, end, faithful, accept):
+def in_here(calls, end, faithful, accept, reference):
     lines = True  # are looked for until the first error has been found
     for k, call in enumerate(calls):
         budget = Budget(seconds=FOR_LINES * (end - time.monotonic()))
-        report = examined(call, end, faithful, accept, lines and budget)
+        report = examined(call, end, faithful, accept, reference, lines and budget)
         lines = lines and getattr(report, "ok", True)
         yield k, report
 
 
-def examined(call, end, faithful, accept, lines):
+def examined(call, end, faithful, accept, reference, lines):
     """The report on a call as the program made it, or why there is none."""
     try:
         with until(end), undisturbed(), unchanged(call):
@@ -97,6 +97,7 @@ def examined(call, end, faithful, accept, lines):
                 as_given=low,
                 lines=lines,
                 accept=accept,
+                reference=reference,
             )
             if exam.subject.lower and call.autocasts:
                 exam.subject.lower = call.autocasts[0][1]  # in which it is precise
@@ -144,7 +145,7 @@ def unchanged(call):
 # --- in a child -----------------------------------------------------------------------
 
 
-def in_a_child(calls, end, faithful, accept):
+def in_a_child(calls, end, faithful, accept, reference):
     """The same, from a child; what ends the child is the outcome of the call under
     way."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
@@ -152,7 +153,7 @@ def in_a_child(calls, end, faithful, accept):
         warnings.simplefilter("ignore")
         pid = os.fork()
     if not pid:
-        send_all(sender, calls, end, faithful, accept)
+        send_all(sender, calls, end, faithful, accept, reference)
     sender.close()
     following = 0
     try:
@@ -182,7 +183,7 @@ def ended(code):
     return Report("", [CRASHED(how=how)])
 
 
-def send_all(sender, calls, end, faithful, accept):
+def send_all(sender, calls, end, faithful, accept, reference):
     """Sends what `in_here` yields, and None when it is done; never returns."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
@@ -191,7 +192,7 @@ def send_all(sender, calls, end, faithful, accept):
             os.dup2(nothing, standard)
         faulthandler.disable()  # a crash is reported, not dumped
         torch.set_num_threads(1)  # the parent's other threads are not here
-        results = in_here(calls, end, faithful, accept)
+        results = in_here(calls, end, faithful, accept, reference)
         try:
             torch.ones((), requires_grad=True).backward()
         except RuntimeError:  # as where torch.compile came before the first backward

@@ -130,6 +130,7 @@ class Rounds:
                are.
     faithful:  those that are not meant to be the derivative of their forward, as in
                `examine`; with "Quantize(x)", only its gradient of x.
+    reference: {Function, or its name: what computes the same}, as in `examine`.
     child:     True examines each Function in a child process, so that a crash or an
                endless loop there is reported, and ends nothing else. It needs a system
                that can fork, and no GPU in use. What waits for other threads hangs
@@ -145,7 +146,14 @@ class Rounds:
     """
 
     def __init__(
-        self, *, seconds=SECONDS, max_bytes=2**28, skip=(), faithful=(), child=False
+        self,
+        *,
+        seconds=SECONDS,
+        max_bytes=2**28,
+        skip=(),
+        faithful=(),
+        reference=None,
+        child=False,
     ):
         for name, value in {"seconds": seconds, "max_bytes": max_bytes}.items():
             if not isinstance(value, (int, float)) or not value >= 0:
@@ -153,6 +161,10 @@ class Rounds:
         self.seconds, self.max_bytes, self.child = seconds, max_bytes, child
         self.skip = names_in("skip", skip)
         self.faithful = names_in("faithful", faithful)
+        self.references = {
+            names_in("reference", given)[0]: fn
+            for given, fn in (reference or {}).items()
+        }
         self.during = str  # called for what runs at the moment
         self.accept = "rounds(faithful=['{}'])"  # how a Function of this name is
 
@@ -261,14 +273,15 @@ class Rounds:
             left, name = end - time.monotonic(), visit.full_name
             share = max(left / (len(heard) - k), min(left, LEAST))
             accept = f"`{self.accept.format(name)}`"
-            examine(
-                patterns, share, faithful_as(name, self.faithful), accept, self.child
-            )
+            faithful = faithful_as(name, self.faithful)
+            known = self.references.items()
+            reference = next((fn for given, fn in known if among(name, [given])), None)
+            examine(patterns, share, faithful, accept, reference, self.child)
 
     def unmatched(self, names):
         """The names that the caller gave, and that no Function has."""
         names = [*names, *self.found.skipped]
-        given = dict.fromkeys([*self.skip, *self.faithful])
+        given = dict.fromkeys([*self.skip, *self.faithful, *self.references])
         return [g for g in given if not any(among(n, [of_input(g)[0]]) for n in names)]
 
 

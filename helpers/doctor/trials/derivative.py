@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 from collections import namedtuple
 from dataclasses import replace
 
@@ -13,10 +14,10 @@ from ..causes.whole import grad_output_ignored
 from ..function.budget import calls_allowed, shared
 from ..function.isolation import CallError, forgiving
 from ..function.source import place_of, saving
-from ..function.tensors import as_vector
-from ..measure.comparison import Point, in_a_corner
+from ..function.tensors import as_vector, largest, worst
+from ..measure.comparison import Comparison, Point, in_a_corner
 from ..measure.slopes import Screening, edges, is_large
-from ..report import DRAWN, MEANT, NOT_COMPARED, POINTS, TEXTS, Change, note
+from ..report import DRAWN, MEANT, NOT_COMPARED, POINTS, TEXTS, Change, error, note
 from ..words import N_, _, listed
 from .again import STATE_BETWEEN_CALLS
 from .judgement import Judgement
@@ -33,6 +34,12 @@ ESTIMATOR = note(
 )
 ALSO = N_("For the same reason, what backward returns for {these} is wrong, too.")
 RAISES = N_("forward raises near the given point, so that there are no differences")
+REFERENCE_DIFFERS = error(
+    "reference-differs",
+    "The reference computes something else: {y} {how}.",
+    look="forward, or the reference",
+)
+DIFFERS = N_("the reference computes something else")
 LARGE = N_("the inputs are large, or many")
 NOT_NEARBY = N_("near the given point, forward raises or is not finite")
 SMALL = 5000  # elements
@@ -61,6 +68,11 @@ Suspected = namedtuple("Suspected", "point, factors, i, o, verdict, here")
 def derivative_of_forward(exam):
     """Screen all gradients at up to three points, measure what is suspected, name what
     is wrong."""
+    if exam.subject.reference and (differs := other_outputs(exam)):
+        for x in exam.subject.inputs:
+            exam.not_judged(x, _(DIFFERS))
+        yield differs
+        return
     try:
         suspected, notes = screened(exam, points_of(exam))
         judgement = Judgement(exam, suspected)
@@ -94,6 +106,25 @@ def derivative_of_forward(exam):
     kept = told_once(exam, found)
     for i, o in kept:
         yield finding_of(exam, i, o, found, kept)
+
+
+def other_outputs(exam):
+    """The finding that the reference computes something else, or None."""
+    outputs, _leaves = exam.subject.refer(exam.subject.values)
+    own = exam.run.outputs
+    names = [*exam.run.names, *(N_("another output") for _more in outputs[len(own) :])]
+    for y, one, other in itertools.zip_longest(names, own, outputs):
+        if one is None or other is None:
+            return REFERENCE_DIFFERS(y=y, how=_("is returned by one of them only"))
+        if one.shape != other.shape:
+            how = _("has shape {one}, and {other} in the reference")
+            how = how.format(one=tuple(one.shape), other=tuple(other.shape))
+            return REFERENCE_DIFFERS(y=y, how=how)
+        off = (as_vector(one) - as_vector(other)).abs()
+        if not bool((off <= exam.tolerance * largest(as_vector(other)) + 1e-12).all()):
+            seen = worst(one.detach(), other.detach())
+            return REFERENCE_DIFFERS(y=y, how=_("has other values"), values=seen)
+    return None
 
 
 def told_once(exam, found):
@@ -131,6 +162,9 @@ def screened(exam, points):
         here = values is points[0]
         try:
             point = Point(subject, values, exam.dice)
+            if subject.reference:
+                suspected += beside_reference(exam, point, here)
+                continue
             judge = functools.partial(
                 Screening,
                 subject.forward,
@@ -166,6 +200,20 @@ def screened(exam, points):
         if "unknown" in verdicts.values():
             break
     return suspected, notes
+
+
+def beside_reference(exam, point, here):
+    """What is `Suspected` where the gradients are not those of the reference."""
+    verdicts = {}
+    for o in exam.graded:
+        for i in range(len(point.values)):
+            m = Comparison(point, i, o, exam.tolerance)
+            verdicts[i, o] = "wrong" if m.wrong.any() else "right"
+    count_judged(exam, verdicts)
+    for one in exam.judged.values():
+        one.beside = "reference"
+    ones = [torch.ones_like(y) for y in point.y0]
+    return [Suspected(point, ones, *io, v, here) for io, v in verdicts.items()]
 
 
 def count_judged(exam, verdicts):

@@ -64,10 +64,14 @@ class Examination:
         as_given=False,
         lines=True,
         accept=ACCEPT,
+        reference=None,
     ):
         self.given, self.faithful = (fn, args, kwargs, faithful, of_a_program), faithful
         self.accept = accept  # how a gradient that is meant is accepted, in words
-        self.subject, self.of_a_program = Subject(fn, args, kwargs), of_a_program
+        self.subject, self.of_a_program = (
+            Subject(fn, args, kwargs, reference),
+            of_a_program,
+        )
         if of_a_program:
             self.subject.leaves = set()  # the copies are, what was copied perhaps not
         self.state = State(self.subject)
@@ -88,7 +92,11 @@ class Examination:
                     self.findings.append(finding)
             if self.subject.lower and self.has("error") and self.copies_differ():
                 return Examination(
-                    *self.given, as_given=True, lines=self.lines, accept=self.accept
+                    *self.given,
+                    as_given=True,
+                    lines=self.lines,
+                    accept=self.accept,
+                    reference=self.subject.reference,
                 ).report(trials)
         finally:
             self.state.restore()

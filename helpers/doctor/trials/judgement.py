@@ -74,8 +74,15 @@ class Judgement:
         if s.verdict == "wrong" and not (m.wrong.any() or m.sparse):
             louder = Point(s.point.subject, s.point.values, s.point.dice, s.factors)
             m = Comparison(louder, s.i, s.o, tolerance)
-        if is_symmetric(m.x) and right_if_symmetric(s.point, m):
+        if (
+            not m.subject.reference
+            and is_symmetric(m.x)
+            and right_if_symmetric(s.point, m)
+        ):
             self.notes.append(SYMMETRIC_ONLY(m.input))
+        elif m.subject.reference:
+            if m.wrong.any():
+                self.wrong.setdefault((s.i, s.o), []).append(m)
         elif m.wrong.any() and not adds_up(s.point, m):
             self.notes.append(KINK(m.input))
         elif m.wrong.any() and (size := exact_to(s.point, m)):

@@ -6,7 +6,13 @@ may carry the code of a note. Chapter 11 calls the cases patients; `PATIENTS` ha
 by name.
 """
 
-from . import formulas, healthy, layers, protocol  # noqa: F401 (each registers its cases)
+from . import (  # noqa: F401 (each registers its cases)
+    formulas,
+    healthy,
+    layers,
+    paths,
+    protocol,
+)
 from .case import BROKEN, HEALTHY, Case
 
 __all__ = ["BROKEN", "HEALTHY", "PATIENTS", "Case"]

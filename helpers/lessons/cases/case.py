@@ -23,6 +23,7 @@ class Case:
     never:   what it does not hold
     note:    the code of a note, or None
     line:    what the change that is named must hold; None if none has to be named
+    first:   the same of the first local that is wrong
     options: keyword arguments for `examine`
     """
 
@@ -34,6 +35,7 @@ class Case:
     never: tuple = ()
     note: str | None = None
     line: str | None = None
+    first: str | None = None
     options: dict = field(default_factory=dict)
 
     @property
@@ -66,13 +68,13 @@ class Case:
 
 BROKEN: list[Case] = []
 HEALTHY: list[Case] = []
-KEYS = "never", "note", "line"
+KEYS = "never", "note", "line", "first"
 
 
 def broken(codes, inputs, *says, name=None, cases=BROKEN, **more):
     """Register the decorated Function or callable, or a module, in BROKEN.
 
-    more: `never`, `note` and `line` of a `Case`, and options of `examine`
+    more: `never`, `note`, `line` and `first` of a `Case`, and options of `examine`
     """
 
     def decorate(fn):

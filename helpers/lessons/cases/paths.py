@@ -1,0 +1,191 @@
+"""Functions whose forward goes by several paths, and backwards that forget one.
+
+A row is what stands there, what stands in its place, the code that names it, and words
+of what the doctor says of the first local that is wrong.
+"""
+
+import torch
+from torch.autograd import Function
+
+from .case import HEALTHY, broken, draw, with_a_slip
+
+
+def paths(of, inputs, rows, warned="", **options):
+    """Register `of`, which is right but for a warning of this code, and a slip for each
+    row: old, new, codes, what goes wrong first, and what the report holds, too."""
+    broken(warned, inputs, cases=HEALTHY, **options)(of)
+    for old, new, codes, first, *says in rows:
+        fn = with_a_slip(of, of.__name__, {old: new})
+        name = f"{of.__name__}: {old} => {new}"
+        broken(codes, inputs, *says, name=name, first=first, **options)(fn)
+
+
+class GatedUnit(Function):
+    """SwiGLU, of which backward computes everything anew."""
+
+    @staticmethod
+    def forward(ctx, x, w_gate, w_up):
+        gate = x @ w_gate.T
+        up = x @ w_up.T
+        act = gate * torch.sigmoid(gate)
+        ctx.save_for_backward(x, w_gate, w_up)
+        return act * up
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w_gate, w_up = ctx.saved_tensors
+        gate, up = x @ w_gate.T, x @ w_up.T
+        s = torch.sigmoid(gate)
+        d_up = g * gate * s
+        d_act = g * up
+        d_gate = d_act * (s + gate * s * (1 - s))
+        return d_gate @ w_gate + d_up @ w_up, d_gate.T @ x, d_up.T @ x
+
+
+paths(
+    GatedUnit,
+    lambda: draw((3, 4), (5, 4), (5, 4)),
+    [
+        (
+            "s + gate * s * (1 - s)",
+            "s",
+            "gradient-wrong",
+            "gradient of `gate` (line 6): what comes through `sigmoid` in line 8, "
+            "`act = gate * torch.sigmoid(gate)` is missing",
+            "`d_act` (line 18) is the gradient of `act`",
+            "for `w_gate` is wrong, too",
+        ),
+        (
+            "return d_gate @ w_gate + d_up @ w_up,",
+            "return d_gate @ w_gate,",
+            "gradient-wrong",
+            "of the gradient of `x`: what comes through line 7, `up = x @ w_up.T`",
+        ),
+    ],
+    warned="needs-input-grad-ignored",
+)
+
+
+class Leapfrog(Function):
+    """A step of a pendulum's simulation: two outputs, and each goes on to the other."""
+
+    @staticmethod
+    def forward(x, v, k):
+        a = -k * x
+        x_new = x + 0.2 * v + 0.02 * a
+        a_new = -k * x_new
+        return x_new, v + 0.1 * (a + a_new)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs, output[0])
+
+    @staticmethod
+    def backward(ctx, g_x, g_v):
+        x, v, k, x_new = ctx.saved_tensors
+        d_a_new = 0.1 * g_v
+        d_x_new = g_x - k * d_a_new
+        d_a = 0.1 * g_v + 0.02 * d_x_new
+        return d_x_new - k * d_a, g_v + 0.2 * d_x_new, -(x_new * d_a_new + x * d_a)
+
+
+paths(
+    Leapfrog,
+    lambda: draw((3,), (3,), (3,)),
+    [
+        (
+            "d_x_new = g_x - k * d_a_new",
+            "d_x_new = g_x",
+            "derivative-wrong",
+            "what comes through line 8, `a_new = -k * x_new` is missing",
+        ),
+        (
+            "-(x_new * d_a_new + x * d_a)",
+            "-(x_new * d_a_new)",
+            "derivative-wrong",
+            "what comes through line 6, `a = -k * x` is missing",
+            "is the gradient of `a`",
+        ),
+    ],
+)
+
+
+class Retention(Function):
+    """A state that decays and takes in an outer product; read out at each step."""
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        state, out = q.new_zeros(q.shape[-1], v.shape[-1]), torch.zeros_like(v)
+        for t in range(len(q)):
+            state = 0.7 * state
+            state = state + torch.outer(k[t], v[t])
+            out[t] = q[t] @ state
+        ctx.save_for_backward(q, k, v)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        q, k, v = ctx.saved_tensors
+        states = [q.new_zeros(q.shape[-1], v.shape[-1])]
+        for t in range(len(q)):
+            states.append(0.7 * states[-1] + torch.outer(k[t], v[t]))
+        d_q, d_k, d_v = [], [], []
+        d_state = torch.zeros_like(states[0])
+        for t in reversed(range(len(q))):
+            d_q.append(states[t + 1] @ g[t])
+            d_state = d_state + torch.outer(q[t], g[t])
+            d_k.append(d_state @ v[t])
+            d_v.append(k[t] @ d_state)
+            d_state = 0.7 * d_state
+        return tuple(torch.stack(found[::-1]) for found in (d_q, d_k, d_v))
+
+
+paths(
+    Retention,
+    lambda: draw((4, 3), (4, 3), (4, 2)),
+    [
+        (
+            "d_state = d_state + torch.outer(q[t], g[t])",
+            "d_state = torch.outer(q[t], g[t])",
+            "contribution-lost",
+            "",
+        ),
+    ],
+    warned="needs-input-grad-ignored",
+)
+
+
+class LearnedStep(Function):
+    """Rounds to multiples of a step that is learned: right by decision, as LSQ is."""
+
+    @staticmethod
+    def forward(ctx, x, step):
+        ctx.save_for_backward(x, step)
+        return (x / step).clamp(-4, 3).round() * step
+
+    @staticmethod
+    def backward(ctx, g):
+        x, step = ctx.saved_tensors
+        at = (x / step).clamp(-4, 3)
+        inside = (x / step == at).to(g.dtype)
+        return g * inside, (g * (at.round() - inside * x / step)).sum()
+
+
+BESIDE = "beside the reference"
+
+
+def by_decision(x, step):
+    at = (x / step).clamp(-4, 3)
+    return (at + (at.round() - at).detach()) * step
+
+
+paths(
+    LearnedStep,
+    lambda: (2 * draw((3, 4))[0], torch.tensor(0.5, dtype=torch.float64)),
+    [
+        ("return g * inside,", "return g,", "inner-derivative-forgotten", "", BESIDE),
+        (" - inside * x / step", "", "gradient-wrong", "", BESIDE),
+        ("clamp(-4, 3).round() * step\n", "round() * step\n", "reference-differs", ""),
+    ],
+    reference=by_decision,
+)
