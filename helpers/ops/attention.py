@@ -21,26 +21,11 @@ appendix B, https://arxiv.org/abs/2205.14135
 
 Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
 
-With 8 heads of 2,048 x 64 in float32, on one thread of an AMD EPYC; the best time of
-seven rounds as a share of the first way's, from
-`python -m tools.benchmark attention --threads 1 --rounds 7`:
-
-                                                     peak, MiB    time
-    first derivative   F.scaled_dot_product_attention       25    1.00
-                       with its matrix                     388    2.10
-                       attention                            30    1.72
-    second derivative  with its matrix                   1,440    1.00
-                       attention                            81    1.10
-
-On a GPU, blocks of 48 rows are too small: take a `chunk_size` as large as memory
-allows. On an H100, for the first derivative of 8 heads of 16,384 x 64 in float32:
-
-                                         peak, MiB    milliseconds
-    F.scaled_dot_product_attention             194              56
-    with its matrix                         32,800              78
-    attention                                  240             541
-    attention, chunk_size=256                  640             167
-    attention, chunk_size=1024               2,176             105
+With 8 heads of 2,048 x 64 in float32, on one thread of an Intel Xeon with AVX-512, from
+`python -m tools.benchmark attention --threads 1`, for the first derivative: 1.44 times
+the time of `F.scaled_dot_product_attention`. An input being 1, the peak of memory is at
+most 7.4 from 128 places on, 21.2 for the second derivative. On a GPU, the size of a
+block was chosen by figures of an older version, and is not measured.
 
 >>> import torch
 >>> query, key, value = torch.ones(3, 5, 4, dtype=torch.float64, requires_grad=True)
@@ -52,9 +37,10 @@ tensor([5., 5., 5., 5.], dtype=torch.float64)
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import compress
+from itertools import compress, product
+from numbers import Real
 
 import torch
 from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
@@ -67,13 +53,15 @@ SCORES = "scores"  # (..., L, S): some rows, and the columns of these keys
 
 @dataclass  # a frozen one does not compile on torch 2.11 under Python 3.12
 class Blocks:
-    """A function of tensors that is computed for some queries after the others.
+    """A function of tensors that is computed block by block: some queries of some heads.
 
     function:     (hidden, *parts of the tensors) -> the results of one block, iterable;
                   hidden is None, or True where a query must not see a key: (rows, keys)
-    takes:        the kind of each tensor; any but the first may be None
-    gives:        the kind of each result; what blocks give for the same row is added
-    chunk_size:   how many queries are in a block
+    takes:        the kind of each tensor; any but the first may be None. All have as
+                  many dimensions; where a tensor has size 1, it is broadcast
+    gives:        (kind, place) of each result: it has the shape and dtype of the tensor
+                  at this place, or is the output. What blocks give for one row is added
+    chunk_size:   how many rows of the scores are in a block, of one head or of several
     is_causal:    does each query see only the keys up to its own place?
     pull_back:    (wanted, hidden, *parts, *grad_outputs) -> the gradients wanted
     push_forward: (hidden, *parts, *tangents) -> the tangents of the results
@@ -91,52 +79,93 @@ class Blocks:
     def __call__(self, *tensors):
         first, results = tensors[0], []
         wide = torch.promote_types(first.dtype, torch.float32)
+        shapes = [tensor.shape[:-2] for tensor in tensors if tensor is not None]
+        batch = torch.broadcast_shapes(*shapes)
         L, S = (tensors[self.takes.index(kind)].shape[-2] for kind in (QUERIES, KEYS))
-        for start in range(0, max(L, 1), self.chunk_size):
-            rows, keys = slice(start, min(start + self.chunk_size, L)), slice(0, S)
-            hidden = None
+        count = min(self.chunk_size, L, 1024)  # of one head
+        most = self.chunk_size // count  # heads at a time
+        dimensions = [ranges(L, count)]
+        for size in reversed(batch):
+            dimensions.insert(0, ranges(size, max(most, 1)))
+            most //= size
+        for *heads, rows in product(*dimensions):
+            keys, hidden = (0, S), None
             if self.is_causal:  # what no query of the block sees is not computed
-                keys = slice(0, min(rows.stop, S))
+                keys = 0, min(sum(rows), S)
                 hidden = later(rows, keys, first.device)
-            of_block = {
-                QUERIES: (..., rows, slice(None)),
-                KEYS: (..., keys, slice(None)),
-                SCORES: (..., rows, keys),
-            }
+            last = {QUERIES: (rows, None), KEYS: (keys, None), SCORES: (rows, keys)}
             given = (
-                None if tensor is None else widened(tensor[of_block[kind]], wide)
+                None
+                if tensor is None
+                else widened(narrowed(tensor, (*heads, *last[kind])), wide)
                 for tensor, kind in zip(tensors, self.takes, strict=True)
             )
             with without_autocast(first.device):
-                for place, part in enumerate(self.function(hidden, *given)):
-                    kind = self.gives[place]
-                    if start == 0:
-                        *batch, _, last = part.shape
-                        size = {QUERIES: (L, last), KEYS: (S, last), SCORES: (L, S)}
-                        results.append(part.new_zeros(*batch, *size[kind]))
-                    results[place][of_block[kind]] += part
+                for n, part in enumerate(self.function(hidden, *given)):
+                    kind, place = self.gives[n]
+                    if len(results) == n:  # of the first block
+                        if place is None:
+                            shape = *batch, L, part.shape[-1]
+                        else:
+                            shape = tensors[place].shape
+                        strides = strides_like(first, shape)
+                        results.append(part.new_empty_strided(shape, strides).zero_())
+                    narrowed(results[n], (*heads, *last[kind])).add_(part)
                     del part  # before the next one is made
-        return tuple(result.to(first.dtype) for result in results)
+        return tuple(
+            result.to(tensors[place or 0].dtype)
+            for result, (_, place) in zip(results, self.gives, strict=True)
+        )
 
     def vector_jacobian_product(self, wanted):
         """(*tensors, *grad_outputs) -> the gradients of the tensors that are wanted."""
-        return Blocks(
-            partial(self.pull_back or partial(pulled_back, self.function), wanted),
-            self.takes + self.gives,
-            tuple(compress(self.takes, wanted)),
-            self.chunk_size,
-            self.is_causal,
+        gradients = ((kind, place) for place, kind in enumerate(self.takes))
+        return replace(
+            self,
+            function=partial(
+                self.pull_back or partial(pulled_back, self.function), wanted
+            ),
+            takes=(*self.takes, *(kind for kind, _ in self.gives)),
+            gives=tuple(compress(gradients, wanted)),
+            pull_back=None,
+            push_forward=None,
         )
 
     def jacobian_vector_product(self):
         """(*tensors, *tangents) -> the tangents of the results."""
-        return Blocks(
-            self.push_forward or partial(pushed_forward, self.function),
-            self.takes + self.takes,
-            self.gives,
-            self.chunk_size,
-            self.is_causal,
+        return replace(
+            self,
+            function=self.push_forward or partial(pushed_forward, self.function),
+            takes=self.takes + self.takes,
+            pull_back=None,
+            push_forward=None,
         )
+
+
+def ranges(size, step):
+    """Parts of a dimension: [(start, length), ...]"""
+    return [(start, min(step, size - start)) for start in range(0, size, step)]
+
+
+def narrowed(tensor, block):
+    """The part of a tensor that is in a block, by `narrow`: slices stop a vmap."""
+    for dim, part in enumerate(block):
+        if part and tensor.shape[dim] not in (1, part[1]):
+            tensor = tensor.narrow(dim, *part)
+    return tensor
+
+
+def place_of_rows(tensor):
+    """Where dimension -2 stands in memory: before the first of smaller stride."""
+    strides = tensor.stride()[:-1]
+    return next(d for d, stride in enumerate(strides) if stride <= strides[-1])
+
+
+def strides_like(tensor, shape):
+    """The strides of a dense tensor whose rows stand where those of the tensor do."""
+    at = place_of_rows(tensor)
+    moved = *shape[:at], shape[-2], *shape[at:-2], shape[-1]
+    return torch.empty(moved, device="meta").movedim(at, -2).stride()
 
 
 class ByBlocks(torch.autograd.Function):
@@ -239,6 +268,9 @@ def vjp(results, leaves, grad_outputs, create_graph):
     )
 
 
+WHOLE = 64 * 64  # a matrix of so many weights is made at once, and kept
+
+
 # Attention on a block, and its derivatives as in the formulas above
 
 
@@ -266,15 +298,15 @@ def pull_back(scale, wanted, hidden, query, key, value, mask, grad_output):
     P = weights(scale, hidden, query, key, mask)
     if wanted[0] or wanted[1] or wanted[3]:
         dP = grad_output @ value.mT
-        row_sum = (P * dP).sum(-1, keepdim=True)
-        dS = P * (dP - row_sum)
+        dS = P * dP
         del dP
+        dS = dS.addcmul(P, dS.sum(-1, keepdim=True), value=-1)
     if wanted[0]:
-        yield scale * (dS @ key)
+        yield (scale * (dS @ key)).sum_to_size(query.shape)
     if wanted[1]:
-        yield dS.mT @ (scale * query)
+        yield (dS.mT @ (scale * query)).sum_to_size(key.shape)
     if wanted[2]:
-        yield P.mT @ grad_output
+        yield (P.mT @ grad_output).sum_to_size(value.shape)
     if wanted[3]:
         yield dS.sum_to_size(mask.shape)
 
@@ -291,8 +323,8 @@ def push_forward(scale, hidden, query, key, value, mask, dQ, dK, dV, dmask):
 
 def later(rows, keys, device):
     """True where the place of a key is behind that of the query: (rows, keys)."""
-    places = torch.arange(max(rows.stop, keys.stop), device=device)
-    return places[keys] > places[rows, None]
+    places = torch.arange(max(sum(rows), sum(keys)), device=device)
+    return places.narrow(0, *keys) > places.narrow(0, *rows)[:, None]
 
 
 def widened(tensor, dtype):
@@ -300,8 +332,9 @@ def widened(tensor, dtype):
 
 
 def without_autocast(device):
-    if device.type == "meta":
-        return nullcontext()  # torch 2.10 cannot trace whether there is an autocast
+    # torch 2.10 cannot trace whether there is an autocast on meta
+    if device.type == "meta" or not torch.is_autocast_enabled(device.type):
+        return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
 
@@ -315,29 +348,32 @@ def attention(
     *,
     scale=None,
     enable_gqa=False,
-    chunk_size=48,
+    chunk_size=None,
 ):
     """softmax(scale · query keyᵀ + mask) value: `F.scaled_dot_product_attention`.
 
     query: (..., L, E); key: (..., S, E); value: (..., S, Ev); of one floating-point
     dtype, on one device. The dimensions before broadcast. Returns (..., L, Ev).
     attn_mask:  None, or what broadcasts to (..., L, S): bool, True where a query sees a
-                key; or numbers of the dtype of query, which are added to the scores
+                key; or numbers, which are added to the scores, of
+                the dtype of query, or float32 if that has 16 bits
     is_causal:  each query sees the keys up to its own place; attn_mask must be None
-    scale:      a finite Python number; None stands for 1 / sqrt(E)
+    scale:      a finite number without a gradient; None stands for 1 / sqrt(E)
     enable_gqa: key and value may have fewer heads, in dimension -3, than query
-    chunk_size: how many rows of the scores exist at a time; on a GPU, take more
+    chunk_size: how many rows of the scores exist at a time; None chooses, and makes the
+                matrix whole if a head has at most 4,096 scores
 
     A query that sees no key gets zeros, and sends back zeros.
 
-    Keeps nothing but its arguments. Derivatives of every order, in reverse and in
-    forward mode. Right under `torch.func.grad`, `vmap`, `jvp`, `jacrev`, `jacfwd`,
-    `hessian` and `linearize`, alone and inside `torch.compile(fullgraph=True)`
+    Keeps nothing but its arguments, whatever their strides; what is made whole keeps
+    its matrix. The output lies in memory as query does. Derivatives of every order, in
+    reverse and in forward mode. Right under `torch.func.grad`, `vmap`, `jvp`, `jacrev`,
+    `jacfwd`, `hessian` and `linearize`, alone and inside `torch.compile(fullgraph=True)`
     (`linearize` raises there, for any function), and in a program from `torch.export`,
     trained further. What is compiled makes the whole matrix, because a compiler takes
     no Function with a jvp. In bfloat16 and float16, scores, softmax and sums are
     float32. Under autocast the arguments are cast as PyTorch's attention casts them.
-    Not supported: dropout.
+    Not supported: dropout on the weights.
     Raises TypeError or ValueError for other arguments.
     """
     tensors = {"query": query, "key": key, "value": value}
@@ -351,10 +387,12 @@ def attention(
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask must be None if is_causal is True")
     if dropout_p != 0:
-        raise ValueError(f"dropout_p must be 0: not supported, got {dropout_p}")
-    if isinstance(chunk_size, bool) or not isinstance(chunk_size, int):
+        raise ValueError(
+            f"dropout_p must be 0, got {dropout_p}: put a dropout behind attention instead"
+        )
+    if isinstance(chunk_size, bool) or not isinstance(chunk_size, int | None):
         raise TypeError(f"chunk_size must be an int, got {type(chunk_size).__name__}")
-    if chunk_size < 1:
+    if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"chunk_size must be 1 or more, got {chunk_size}")
 
     def shapes():
@@ -369,24 +407,39 @@ def attention(
         raise ValueError(f"key and value must have one size at -2, got {shapes()}")
     if scale is None:
         scale = E**-0.5
-    elif isinstance(scale, bool) or not isinstance(scale, (int, float)):
-        raise TypeError(f"scale must be a Python number, got {type(scale).__name__}")
+    elif (
+        isinstance(scale, torch.Tensor) and not scale.requires_grad and not scale.dim()
+    ):
+        scale = scale.item()
+    elif isinstance(scale, bool) or not isinstance(scale, (int, float, Real)):
+        raise TypeError(f"scale must be a number, got {type(scale).__name__}")
     elif not math.isfinite(scale):
         raise ValueError(f"scale must be finite, got {scale}")
+    groups = 1
     if enable_gqa:
         heads, *fewer = (t.shape[-3] if t.dim() > 2 else 0 for t in (query, key, value))
-        if fewer[0] != fewer[1] or not fewer[0] or heads % fewer[0]:
+        if not all(fewer) or any(heads % few for few in fewer):
             raise ValueError(
-                "with enable_gqa, key and value must have one number of heads, at -3, "
-                f"which divides that of query, got {shapes()}"
+                "with enable_gqa, key and value must have numbers of heads, at -3, "
+                f"that divide that of query, got {shapes()}"
             )
-        key, value = (t.repeat_interleave(heads // fewer[0], -3) for t in (key, value))
-    try:
-        batch = torch.broadcast_shapes(*(t.shape[:-2] for t in (query, key, value)))
-    except RuntimeError:
-        raise ValueError(
-            f"query, key and value must broadcast before dimension -2, got {shapes()}"
-        ) from None
+        if fewer[0] == fewer[1]:
+            groups = heads // fewer[0]
+        else:
+            key, value = (
+                t.repeat_interleave(heads // t.shape[-3], -3) for t in (key, value)
+            )
+    batch, *others = (t.shape[:-2] for t in (query, key, value))
+    if groups > 1:
+        others = [(*other[:-1], other[-1] * groups) for other in others]
+    if any(batch != other for other in others):  # rarely: it takes a while
+        try:
+            batch = torch.broadcast_shapes(batch, *others)
+        except RuntimeError:
+            raise ValueError(
+                "query, key and value must broadcast before dimension -2, "
+                f"got {shapes()}"
+            ) from None
     if attn_mask is not None and not fits(attn_mask.shape, (*batch, L, S)):
         raise ValueError(
             f"attn_mask must broadcast to the scores, {(*batch, L, S)}, "
@@ -400,27 +453,55 @@ def attention(
             for t in (query, key, value, attn_mask)
         )
     for name, tensor in {"key": key, "value": value, "attn_mask": attn_mask}.items():
-        if tensor is not None and tensor.dtype not in (torch.bool, query.dtype):
+        of_mask = torch.bool, torch.float32 if query.dtype.itemsize == 2 else torch.bool
+        allowed = query.dtype, *(of_mask if name == "attn_mask" else ())
+        if tensor is not None and tensor.dtype not in allowed:
             raise TypeError(f"{name} is {tensor.dtype}, but query is {query.dtype}")
-    if attn_mask is not None:
-        ones = (1,) * (len(batch) + 2 - attn_mask.dim())
-        attn_mask = attn_mask.reshape(*ones, *attn_mask.shape)
-        attn_mask = attn_mask.expand(*attn_mask.shape[:-2], L, S)
-    query, key, value = (
-        t.expand(*batch, *t.shape[-2:]).contiguous() for t in (query, key, value)
-    )
-    plain = torch.compiler.is_compiling() or not (L and S)
-    blocks = Blocks(
-        partial(attend, scale),
-        (QUERIES, KEYS, KEYS, SCORES),
-        (QUERIES,),
-        max(L, 1) if plain else chunk_size,
-        is_causal,
-        partial(pull_back, scale),
-        partial(push_forward, scale),
-    )
-    run = blocks if plain else partial(ByBlocks.apply, blocks)
-    (output,) = run(query, key, value, attn_mask)
+    tensors, dim = [query, key, value, attn_mask], len(batch) + 2
+    for n, tensor in enumerate(tensors):
+        if tensor is not None and tensor.dim() < dim:
+            tensors[n] = tensor.reshape((1,) * (dim - tensor.dim()) + tensor.shape)
+        if tensor is not None and groups > 1:  # heads in two dimensions, (-1, groups)
+            own = n not in (1, 2) and tensors[n].shape[-3] > 1
+            tensors[n] = tensors[n].unflatten(-3, (-1, groups if own else 1))
+    made_whole = chunk_size is None and L * S <= WHOLE
+    if torch.compiler.is_compiling() or made_whole or 0 in (*batch, L, S):
+        output = whole(scale, is_causal, *tensors).to(query.dtype)
+    else:
+        if chunk_size is None:
+            most = 2**27  # scores in a block
+            if query.device.type == "cpu":  # what the cache holds, or half a query
+                most = min(2**19, math.prod(batch) * L * E * 11 // 16)
+            chunk_size = max(32, most // S)
+        blocks = Blocks(
+            partial(attend, scale),
+            (QUERIES, KEYS, KEYS, SCORES),
+            ((QUERIES, None),),
+            chunk_size,
+            is_causal,
+            partial(pull_back, scale),
+            partial(push_forward, scale),
+        )
+        (output,) = ByBlocks.apply(blocks, *tensors)
+    return output if groups == 1 else output.flatten(-4, -3)
+
+
+def whole(scale, is_causal, *tensors):
+    """The plain formula: for compilers, which take no Function with a jvp, and where
+    the matrix is so small that blocks would take longer.
+    """
+    query = tensors[0]
+    if query.dtype.itemsize == 2:
+        tensors = (None if t is None else widened(t, torch.float32) for t in tensors)
+    query, key, value, mask = tensors
+    hidden = None
+    if is_causal:
+        hidden = later((0, query.shape[-2]), (0, key.shape[-2]), query.device)
+    with without_autocast(query.device):
+        (output,) = attend(scale, hidden, query, key, value, mask)
+    at = place_of_rows(query)
+    if at < query.dim() - 2:
+        output = output.movedim(-2, at).contiguous().movedim(at, -2)
     return output
 
 

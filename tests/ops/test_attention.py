@@ -1,9 +1,12 @@
 """What is peculiar to attention: options in combination, memory, what is skipped."""
 
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.autograd import grad
+from torch.autograd import grad, gradcheck
 from torch.func import jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -32,33 +35,84 @@ def test_a_third_derivative_agrees():
 def test_a_second_derivative_that_is_zero():
     """The gradient of value does not depend on value."""
     query, key, value = random(3, 2).detach(), random(4, 2).detach(), random(4, 2)
-    (slope,) = grad(attention(query, key, value).sum(), value, create_graph=True)
+    y = attention(query, key, value, chunk_size=2)
+    (slope,) = grad(y.sum(), value, create_graph=True)
     assert grad(slope.sum(), value)[0].eq(0).all()
 
 
-@pytest.mark.parametrize("length", (256, 1024))
-def test_memory_does_not_depend_on_the_length(length):
-    """Peaks in units of one input: 32 rows of the scores are half a unit."""
-    tensors = [random(1, 1, length, 64, dtype=torch.float32, seed=k) for k in range(3)]
-    with Kept(but=tensors) as kept:
-        attention(*tensors)
-    peaks = []
-    for create_graph in (False, True):
+def of_layout(layout, length):
+    """What a caller holds, the three views of it, and the options."""
+    B, H, E = 2, 8, 64
+    options = {"enable_gqa": True} if layout == "grouped" else {}
+    if layout in ("contiguous", "grouped"):
+        heads = (H, 2, 2) if layout == "grouped" else (H,) * 3
+        own = [random(B, h, length, E, dtype=torch.float32) for h in heads]
+        return own, own, options
+    if layout == "transposed":
+        own = parts = [random(B, length, H * E, dtype=torch.float32) for _ in range(3)]
+    else:
+        own = [random(B, length, 3 * H * E, dtype=torch.float32)]
+        parts = own[0].chunk(3, -1)
+    views = [part.view(B, length, H, E).transpose(1, 2) for part in parts]
+    return own, views, options
+
+
+@pytest.mark.parametrize("length", (128, 512))
+@pytest.mark.parametrize("layout", ("contiguous", "transposed", "chunked", "grouped"))
+def test_memory_whatever_the_length_and_the_layout(layout, length):
+    """What is kept, and peaks, in units of query."""
+    own, views, options = of_layout(layout, length)
+    unit, orders = 2 * 8 * length * 64 * 4, (1, 2)
+    with Kept(but=own) as kept:
+        y = attention(*views, **options)
+    assert kept.total <= 1.1 * unit
+    if layout in ("transposed", "chunked"):
+        y.transpose(1, 2).view(2, length, -1)
+    right = by_pytorch(*views, **options)
+    torch.testing.assert_close(y, right, atol=1e-5, rtol=1e-5)
+    for order, limit in zip(orders, (8, 22), strict=True):
         with Alive() as alive:
-            found = grad(
-                attention(*tensors).square().sum(), tensors, create_graph=create_graph
-            )
-            if create_graph:
-                grad(sum(g.square().sum() for g in found), tensors)
-        peaks.append(alive.peak / tensors[0].nbytes)
-    still = [t.detach() for t in tensors]
+            y = attention(*views, **options).square().sum()
+            for _ in range(order):
+                found = grad(y, own, create_graph=order > 1)
+                y = sum(g.square().sum() for g in found)
+        assert alive.peak / unit <= limit
+
+
+def test_memory_with_one_head():
+    tensors = [random(1, 1, 256, 64, dtype=torch.float32, seed=k) for k in range(3)]
     with Alive() as alive:
-        jvp(attention, tuple(still), tuple(still))
-    peaks.append(alive.peak / tensors[0].nbytes)
-    assert kept.total == 0
-    assert all(peak <= limit for peak, limit in zip(peaks, (8, 40, 8), strict=True)), (
-        peaks
+        grad(attention(*tensors).square().sum(), tensors)
+    assert alive.peak <= 8 * tensors[0].nbytes
+    still = tuple(t.detach() for t in tensors)
+    with Alive() as alive:
+        jvp(attention, still, still)
+    assert alive.peak <= 8 * tensors[0].nbytes
+
+
+def test_gradients_in_a_batch():
+    tensors = [random(2, 5, 4, seed=k) for k in range(3)]
+    blocks = partial(attention, chunk_size=2)
+    assert gradcheck(blocks, tensors, check_batched_grad=True)
+
+
+def test_options_as_pytorch_takes_them():
+    q, k, v = random(6, 5, 4), random(2, 7, 4), random(3, 7, 4)
+    theirs = by_pytorch(
+        q,
+        k.repeat_interleave(3, 0),
+        v.repeat_interleave(2, 0),
+        scale=0.5,
     )
+    for scale in (torch.tensor(0.5), np.float32(0.5)):
+        ours = attention(q, k, v, scale=scale, enable_gqa=True, chunk_size=2)
+        torch.testing.assert_close(ours, theirs)
+    half = [random(5, 4, dtype=torch.bfloat16, seed=n) for n in range(3)]
+    mask = random(5, 5, dtype=torch.float32, seed=3)
+    result = attention(*half, mask, chunk_size=2)
+    right = by_pytorch(*(t.float() for t in half), mask)
+    torch.testing.assert_close(result.float(), right, atol=2e-2, rtol=2e-2)
+    assert grad(result.sum(), mask)[0].dtype == torch.float32
 
 
 def test_causal_blocks_that_are_masked_whole_are_not_computed():
