@@ -22,7 +22,7 @@ FRONT = {
     "notebooks": "index",
     "zh": "index.zh",
 }  # the page, by the folder of the edition
-PARTS = ["00 01 02 03 04 05 06", "07 08 09 15 16 19", "10 11 13 20", "12 14 17 18"]
+PARTS = ["00 01 02 03 04 05 06", "07 08 09 15 16 19", "10 11 13 20 21", "12 14 17 18"]
 COVERS = {  # what a chapter is about, in code
     "00": "x = 100: nan",
     "01": "2017",
@@ -45,6 +45,7 @@ COVERS = {  # what a chapter is about, in code
     "18": "Diagonal(d)",
     "19": "custom_op?",
     "20": "softmax(QKᵀ)V",
+    "21": "print(derive(f, x))",
 }
 WORDS = {
     "notebooks": {
