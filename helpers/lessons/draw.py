@@ -408,3 +408,33 @@ def owners(grids):
         )
         ax.set(title=title, xlabel=N_("pixels of a row"), ylabel=N_("channels"))
         _bare(ax)
+
+
+def passes(boxes, arrows, **titles):
+    """Draw boxes, and arrows between them, and print the labels of the orange ones.
+
+    boxes: {name: (label, place from the left, height, colour)}; arrows: "one other"
+    with the names of two boxes; titles: what stands above, each with its place
+    """
+    _, ax = plt.subplots(figsize=(8.6, 3.9))
+    drawn = {}
+    for name, (label, left, height, colour) in boxes.items():
+        style = {"ha": "center", "va": "center", "color": "white"}
+        box = {"boxstyle": "round", "fc": colour, "ec": "none"}
+        drawn[name] = ax.text(left, height, label, bbox=box, **style)
+    for arrow in arrows:
+        start, end = arrow.split()
+        ends = {
+            "patchA": drawn[start].get_bbox_patch(),
+            "patchB": drawn[end].get_bbox_patch(),
+        }
+        style = {"arrowstyle": "->", "color": "#777777", "shrinkA": 2, "shrinkB": 2}
+        places = boxes[end][1:3], boxes[start][1:3]
+        ax.annotate("", *places, zorder=0, arrowprops={**style, **ends})
+    top = max(height for _, _, height, _ in boxes.values())
+    for title, left in titles.items():
+        ax.text(left, top + 0.7, title, ha="center", weight="bold")
+    lefts = [left for _, left, _, _ in boxes.values()]
+    ax.set(xlim=(min(lefts) - 0.9, max(lefts) + 1.7), ylim=(-0.4, top + 1))
+    ax.axis("off")
+    print("saved:", *(label for label, *_, colour in boxes.values() if colour == OURS))
