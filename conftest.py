@@ -49,7 +49,7 @@ def run_or_let_it_say_why(item, run):
 
     Those of a notebook in which a learner has worked are skipped, too.
     """
-    if why := why_left_out(item.path):
+    if why := why_left_out(item.path) or lacking(item.cell):
         pytest.skip(why)
     try:
         run()
@@ -64,6 +64,14 @@ def run_or_let_it_say_why(item, run):
         if known and all(output.output_type != "error" for output in outputs):
             pytest.skip(why[1])
         raise
+
+
+def lacking(cell):
+    if "recipe" not in cell.metadata.get("tags", []):
+        return None
+    from tests import needs
+
+    return needs.of_recipe(cell.source)
 
 
 def pytest_terminal_summary(terminalreporter):

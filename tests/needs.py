@@ -45,6 +45,15 @@ needs_nvrtc = pytest.mark.skipif(NO_NVRTC is not None, reason=str(NO_NVRTC))
 needs_triton = pytest.mark.skipif(NO_TRITON is not None, reason=str(NO_TRITON))
 
 
+def of_recipe(source):
+    """What a recipe of notebooks 22 to 24 needs and is not here, or None."""
+    if "import triton" in source:
+        return NO_TRITON
+    if "aoti_compile" in source and (NO_COMPILER or not TORCH_BUILDS):
+        return NO_COMPILER or "there is no c++"
+    return None
+
+
 def missing():
     """Every sentence that a cell may truly say here."""
     return {NO_COMPILER, NO_NVRTC, NO_NVDISASM, NO_TRITON, NO_COUNTS} - {None}

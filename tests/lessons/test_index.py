@@ -6,6 +6,7 @@ Every link leads somewhere, and every message is what PyTorch says.
 import json
 import re
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import nbformat
@@ -16,6 +17,7 @@ from helpers.lessons import index
 from helpers.lessons.index import MESSAGES, ROOT, SYMPTOMS, TASKS
 from tools.which_way import CHAPTER, README, written
 
+MOST_WORDS = 12_500  # in chapter 19, without link targets
 OF_OTHERS = {  # words of Python, the dynamic linker, CUDA, Triton, and kernels
     "missing a required argument",
     "not enough values to unpack (expected 2, got 1)",
@@ -54,8 +56,6 @@ LEFT_OUT = {  # words of an error that a chapter prints: why the index lacks it
     "Creating a new Tensor subclass": "of the matrix's own class",
     "test_faketensor failed": "the row holds what it found",
     "pybind11_detail_function_record": "an object of the matrix that has no pickle",
-    "grad is incorrect layout": "says itself what is wrong",
-    "cube_root.default": "of the chapter's own operator",
 }
 
 
@@ -66,9 +66,42 @@ def every(groups):
 def test_every_row_leads_to_a_heading_or_a_file():
     for task in every(TASKS):
         index.section(task.read)
-        index.source(task.copy or task.read)
+        index.source(task.copy)
     for row in (*every(MESSAGES), *SYMPTOMS):
         index.section(row.read)
+
+
+def test_what_a_task_copies_runs_alone():
+    """A file of `ops`, the template, the doctor, `derive`, or a recipe, as its own test sees."""
+    paths = "helpers/ops/", "helpers/template/", "helpers/doctor/", "helpers/derive/"
+    for task in every(TASKS):
+        if not task.copy.startswith(paths):
+            number, heading = task.copy.split(" ", 1)
+            name, ids = index.headings(number)
+            cells = nbformat.read(ROOT / "notebooks" / name, as_version=4).cells
+            at = [cell.id for cell in cells].index(ids[heading])
+            assert "recipe" in cells[at + 1].metadata.get("tags", []), task.want
+
+
+def test_each_recipe_is_some_task_s():
+    copied = {task.copy for task in every(TASKS)}
+    for number in ("22", "23", "24"):
+        name, ids = index.headings(number)
+        cells = nbformat.read(ROOT / "notebooks" / name, as_version=4).cells
+        for before, cell in pairwise(cells):
+            if "recipe" in cell.metadata.get("tags", []):
+                (heading,) = (h for h, id in ids.items() if id == before.id)
+                assert f"{number} {heading}" in copied
+
+
+def test_the_index_is_short_and_the_readme_has_twelve_tasks():
+    cells = nbformat.read(CHAPTER, as_version=4).cells
+    text = "\n".join(c.source for c in cells if c.cell_type == "markdown")
+    words = re.sub(r"\]\([^)]*\)|\|", " ", text).split()
+    assert len(words) <= MOST_WORDS
+    ids = [cell.id for cell in cells]
+    assert ids.index("matrix-links") < ids.index("w01") < ids.index("w02")
+    assert len([t for t in every(TASKS) if t.visitor and t.use]) == 12
 
 
 def test_every_link_to_a_section_names_the_cell_that_its_heading_begins():

@@ -5,7 +5,7 @@ Chapter 19 and the README hold what is made of them:
     python -m tools.which_way
 
 A place is written `"02 Several outputs"`: the number of a chapter, and a heading in it,
-without its marks. What can be copied is a path from the root, or a place.
+without its marks. What can be copied is a path from the root, or a recipe's place.
 """
 
 import json
@@ -64,16 +64,20 @@ def short_name(place):
     return re.sub(r"__\w+__", r"`\g<0>`", name)  # or Markdown sets it in bold
 
 
-def source(copy):
-    """A link to what can be copied: a file, a folder, or the cells of a section."""
+def source(copy, folder=None):
+    """A link to what can be copied: a file, a folder, or a recipe.
+
+    In the README, `folder` is "notebooks/", as for `section`.
+    """
     if re.match(r"\d\d ", copy):
-        return section(copy, "skeleton" if "Skeleton" in copy else "cells")
+        return section(copy, "recipe", folder)
     if not (ROOT / copy).exists():
         raise ValueError(f"there is nothing to copy at {copy}")
     shown = re.sub("^helpers/(lessons/|ops/)?", "", copy)
     if not copy.endswith("/"):
         shown = Path(copy).name  # or the table is too wide
-    return f"[{shown}](../{copy})"  # as code, no line of the table could break
+    up = "" if folder else "../"
+    return f"[{shown}]({up}{copy})"  # as code, no line of the table could break
 
 
 def table(head, rows):
@@ -83,10 +87,7 @@ def table(head, rows):
 
 
 def index_of_tasks(group):
-    rows = [
-        (t.want, source(t.copy or t.read), section(t.read), t.check)
-        for t in TASKS[group]
-    ]
+    rows = [(t.want, source(t.copy), section(t.read), t.check) for t in TASKS[group]]
     return table(("I want to …", "copy", "read", "check with"), rows)
 
 
@@ -110,13 +111,14 @@ INDEXES = {  # heading -> the tables below it, by their own headings
 
 
 def of_tasks():
-    """For the README: a line for each group, of links in the words of headings."""
-    lines = []
-    for group, tasks in TASKS.items():
-        places = dict.fromkeys(task.read for task in tasks if task.short)
-        links = [section(p, short_name(p[3:]), "notebooks/") for p in places]
-        lines.append(f"- **{group}**: " + " · ".join(links).replace("[Deeper: ", "["))
-    return "\n".join(lines)
+    """For the README: the tasks that bring most visitors, in their words."""
+    rows = [
+        (task.visitor, source(task.copy, "notebooks/"), task.use)
+        for tasks in TASKS.values()
+        for task in tasks
+        if task.visitor
+    ]
+    return table(("I want to …", "copy", "and write"), rows)
 
 
 def of_messages():

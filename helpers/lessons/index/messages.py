@@ -256,7 +256,7 @@ MESSAGES = {
         Message("Can't pickle",
                 "a lambda or a local class in the module; `MyFunction.apply` can be "
                 "pickled",
-                "19 A Function in nn.Sequential, pickled and spawned"),
+                "23 Copy and pickle a module that calls an operator or a Function"),
         Message("Recomputed values for the following tensors have different metadata",
                 "`CheckpointError`: the second run took another path: state that "
                 "changed, or a random choice",
@@ -287,7 +287,7 @@ MESSAGES = {
         Message("expected scalar type",
                 "two dtypes in one call: a float16 or bfloat16 weight, a float32 "
                 "input",
-                "19 A layer in bfloat16, or only what its backward keeps"),
+                "24 A layer in bfloat16"),
         Message("expected scalar type",
                 "`data_ptr<float>()` of a tensor in another dtype, often under "
                 "autocast: `register_autocast`, or cast in the wrapper",
@@ -296,7 +296,7 @@ MESSAGES = {
         Message("Found dtype",
                 "a loss got two dtypes, often a float16 output and a float32 target: "
                 "cast one",
-                "19 A layer in bfloat16, or only what its backward keeps"),
+                "24 A layer in bfloat16"),
         Message("not implemented for 'BFloat16'",
                 "this kernel has no such dtype, nor `'Float8_e4m3fn'`: compute in "
                 "float32, and cast back; in a kernel of your own, add it to the "
@@ -342,7 +342,7 @@ MESSAGES = {
         Message("In order to use an autograd.Function with functorch transforms",
                 "`register_autograd` knows no `grad`, `vjp` or `jacrev` of "
                 "`torch.func`: set a Function beside the operator",
-                "19 Skeleton: one operator with everything",
+                "23 One operator with everything: custom_op",
                 "of a `custom_op`"),
         Message("attempting to call Tensor.requires_grad_()",
                 "`torch.autograd` inside a transform: take `torch.func.grad`, "
@@ -391,7 +391,7 @@ MESSAGES = {
                 "10 A rule for vmap: generate_vmap_rule, or your own"),
         Message("called random operation while in randomness error mode",
                 "`vmap(..., randomness=\"different\")`, or \"same\", or draw outside",
-                "19 An operation with a random state of its own"),
+                "23 An operation with a random state of its own"),
     ],
     "Processes": [
         Message("Expected to have finished reduction in the prior iteration",
@@ -426,10 +426,10 @@ MESSAGES = {
                 "under FSDP2"),
         Message("does not have a sharding strategy registered",
                 "a DTensor met an operator of your own: `register_sharding`",
-                "19 A sharding rule in three lines: register_sharding"),
+                "24 Tell DTensor how an operator may be cut: register_sharding"),
         Message("fork-based multiprocessing",
                 "a process was forked after a backward pass: start it by \"spawn\"",
-                "19 A Function in nn.Sequential, pickled and spawned"),
+                "23 Copy and pickle a module that calls an operator or a Function"),
         Message("got mixed torch.Tensor and DTensor",
                 "a plain tensor beside a cut one: a buffer, or `forward` called "
                 "without its wrapper",
@@ -473,7 +473,7 @@ MESSAGES = {
         Message("Unsupported custom jvp",
                 "a compiler takes no Function with a `jvp`: while compiling, a "
                 "wrapper calls its `forward`",
-                "19 Skeleton: one Function with everything"),
+                "22 One Function with everything"),
         Message("duplicate tensor input",
                 "a compiled Function got one tensor in two arguments: pass a clone, "
                 "or use an operator",
@@ -541,12 +541,12 @@ MESSAGES = {
         Message("cannot pickle 'torch._C._DispatchModule' object",
                 "a module keeps a `custom_op` as an attribute: call the operator in "
                 "`forward`",
-                "19 Copy and pickle a module that calls an operator"),
+                "23 Copy and pickle a module that calls an operator or a Function"),
         Message("_OpNamespace",
                 "no such operator in this process: import the module that defines it, "
                 "or load its library, before `register_fake`: `operator … does not "
                 "exist`; keep a `Library` in a global name",
-                "19 Export a model that holds an operator, also with AOTInductor"),
+                "23 Export a model that holds an operator or a Function"),
         Message("Only a single TORCH_LIBRARY can be used to register the namespace",
                 "two libraries define one namespace: take a name of your own; after "
                 "an edit, restart Python",
@@ -562,7 +562,7 @@ MESSAGES = {
                 "while pip builds a package"),
         Message("Expected the return from backward to be of the same structure",
                 "the gradient of a list is a list: `([…], None)`",
-                "19 An operator that takes a list of tensors"),
+                "23 An operator that takes or returns a list of tensors"),
         Message("not enough values to unpack (expected 2, got 1)",
                 "the name of a `custom_op` needs a namespace: `ns::name`",
                 "09 A name and a promise: custom_op and register_fake",
@@ -587,7 +587,7 @@ MESSAGES = {
         Message("error when deserializing the saved file",
                 "`failed to resolve`: import the operator's module before "
                 "`torch.export.load`",
-                "19 Export a model that holds an operator, also with AOTInductor"),
+                "23 Export a model that holds an operator or a Function"),
         Message("Weights only load failed",
                 "the file holds a tensor subclass: "
                 "`torch.serialization.safe_globals([YourClass])`",
@@ -653,7 +653,7 @@ MESSAGES = {
         Message("Couldn't export Python operator",
                 "`torch.onnx.export` of a Function with `dynamo=False`: leave that "
                 "out",
-                "19 Export to ONNX"),
+                "23 Export to ONNX: which operators need a translation"),
         Message("Could not find schema for",
                 "a package of AOTInductor calls an operator that is not in it: "
                 "import its module, or define its schema in C++",

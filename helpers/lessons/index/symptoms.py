@@ -53,7 +53,7 @@ SYMPTOMS = [
             "02 Work that is not needed: ctx.needs_input_grad"),
     Symptom("a small Function is slow",
             "what a call costs beside a plain operation",
-            "19 What a call costs"),
+            "23 What a call of a Function or an operator costs"),
     Symptom("memory grows from step to step",
             "a graph, a cycle, a view or a closure",
             "12 Deeper: what keeps memory alive in a training loop: cycle, closure, "
