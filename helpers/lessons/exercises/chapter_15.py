@@ -412,7 +412,13 @@ __global__ void partial_sums(const float* x, float* partial, int rows, int colum
 
 
 def _adds_each_row_once(source):
-    for rows, columns, parts in [(7, 5, 3), (12, 40, 4), (2, 33, 5), (1, 1, 1)]:
+    for rows, columns, parts in [
+        (7, 5, 3),
+        (12, 40, 4),
+        (2, 33, 5),
+        (1, 1, 1),
+        (100, 5, 3),  # many rows in a block
+    ]:
         x = with_zeros(rows, columns, dtype=torch.float32)
         arrays = {"x": x, "partial": torch.empty(parts, columns)}
         arguments = arrays | {"rows": rows, "columns": columns}
@@ -451,6 +457,13 @@ EXERCISE_4 = Exercise(
         ),
         ({"    if (c >= columns) return;\n": ""}, "but x has 35 elements"),
         ({"int r = blockIdx.y;": "int r = 0;"}, "add up to"),
+        (
+            {
+                "int r = blockIdx.y; r < rows; r += gridDim.y": "int r = 16 * "
+                "blockIdx.y; r < rows && r < 16 * (blockIdx.y + 1); ++r"
+            },
+            "with 100 rows of 5 and 3 blocks in y: the parts of column",
+        ),
     ],
     needs=find_compiler,
     properties=[_adds_each_row_once],

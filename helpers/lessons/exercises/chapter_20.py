@@ -156,6 +156,56 @@ def attended(q, k, v, hidden):
     return scores.softmax(-1) @ v
 
 
+def _one_block():
+    """The arguments of `attention_backward` for a causal block."""
+    q, k, v, grad_output = (random(5, 4, seed=seed) for seed in range(4))
+    hidden = later_hidden(q, k, v)
+    scores = (q @ k.mT / 2).masked_fill(hidden, -torch.inf)
+    lse = scores.logsumexp(-1, keepdim=True)
+    return grad_output, q, k, v, hidden, torch.exp(scores - lse) @ v, lse
+
+
+def _three_without_a_usual_slip(attempt):
+    block = _one_block()
+    try:
+        found = tuple(attempt(*copies(block)))
+    except Exception:
+        return  # which is said later
+    if len(found) != 3:
+        yield _(
+            "it returns {count} results, but there are three gradients: of `q`, `k` "
+            "and `v`."
+        ).format(count=len(found))
+    grad_output, q, k, v, hidden, out, lse = block
+    seen = torch.exp(q @ k.mT / 2 - lse)
+    misses = {
+        _(
+            "`hidden` is not used: a weight that is hidden is 0, in the backward pass, "
+            "too."
+        ): seen.mT @ grad_output,
+    }
+    right = attention_backward(*block)
+    yield near_miss(found[2], right[2], misses)
+    without = (seen.masked_fill(hidden, 0) * (grad_output @ v.mT)) @ k / 2
+    misses = {
+        _(
+            "the gradient of `q` lacks `D`: the sum of a row's weights is 1, whatever "
+            "the scores are, and each row of dS corrects for that."
+        ): without,
+    }
+    yield near_miss(found[0], right[0], misses)
+
+
+def _uses_lse(attempt):
+    block = _one_block()
+    *others, lse = copies(block)
+    if alike(attempt(*others, lse + 1)[2], attention_backward(*block)[2]):
+        yield _(
+            "the gradients are right, but `lse` is not used: a softmax needs the whole "
+            "row again. `lse` turns each score back into its weight alone."
+        )
+
+
 EXERCISE_2 = Exercise(
     number="20.2",
     name="attention_backward",
@@ -163,9 +213,11 @@ EXERCISE_2 = Exercise(
     stub="def attention_backward(grad_output, q, k, v, hidden, out, lse): ...",
     called=_with_its_forward,
     wrong=[
-        ({" - (grad_output * out).sum(-1, keepdim=True)": ""}, "The gradient of `q`"),
+        ({" - (grad_output * out).sum(-1, keepdim=True)": ""}, "lacks `D`"),
+        ({".masked_fill(hidden, -torch.inf)": ""}, "`hidden` is not used"),
+        ({"torch.exp(scores - lse)": "scores.softmax(-1)"}, "`lse` is not used"),
+        ({"P.mT @ grad_output": "P.mT @ grad_output, None"}, "it returns 4 results"),
         ({"scale * dS @ k": "dS @ k"}, "The gradient of `q`"),
-        ({"dS.mT @ q": "dS @ q"}, "shapes do not fit"),
     ],
     like=attended,
     inputs=(
@@ -176,6 +228,8 @@ EXERCISE_2 = Exercise(
             without={"empty": "without queries, there is nothing to attend"},
         ),
     ),
+    kind=[_three_without_a_usual_slip],
+    properties=[_uses_lse],
     success="three gradients from one number a row, and one more. No softmax was "
     "needed.",
     hints=(
@@ -244,6 +298,16 @@ def _keeps_nothing_twice(attempt):
         ).format(more=more, each=x.nbytes)
 
 
+def _holds_far_numbers(attempt):
+    x = torch.tensor([[0.0, 2000.0], [-2000.0, 0.0]], dtype=torch.float64)
+    given, right = attempt.apply(x, 1.0), F.log_softmax(x, -1)
+    if not alike(given, right):
+        yield _(
+            "for elements that are 2,000 apart the output is {given:.4g}, where "
+            "{right:.4g} is right: the exponential of one overflows, or is 0."
+        ).format(given=given[0, 0].item(), right=right[0, 0].item())
+
+
 EXERCISE_3 = Exercise(
     number="20.3",
     name="LogSoftmax",
@@ -253,6 +317,19 @@ EXERCISE_3 = Exercise(
         (
             {"Anew.apply(slope, x, grad_output), None": "slope(x, grad_output), None"},
             "besides `x` and grad_output",
+        ),
+        (
+            {
+                "F.log_softmax(x / temperature, -1)": "(x / temperature).softmax(-1).log()"
+            },
+            "2,000 apart the output is -inf",
+        ),
+        (
+            {
+                "F.log_softmax(x / temperature, -1)": "x / temperature - (x / "
+                "temperature).exp().sum(-1, keepdim=True).log()"
+            },
+            "2,000 apart",
         ),
         ({" * g.sum(-1, keepdim=True)": " * g"}, "The gradient of `x`"),
         (
@@ -265,7 +342,11 @@ EXERCISE_3 = Exercise(
     like=lambda x, temperature: F.log_softmax(x / temperature, -1),
     inputs=(Inputs(shapes="N D", constants=((0.5,), (3.0,)), names="temperature"),),
     order=2,
-    properties=[keeps_only("inputs", random(100, 200), 0.5), _keeps_nothing_twice],
+    properties=[
+        keeps_only("inputs", random(100, 200), 0.5),
+        _keeps_nothing_twice,
+        _holds_far_numbers,
+    ],
     success="each order keeps its inputs and computes the rest again.",
     hints=(
         "y = x/T - logsumexp(x/T). The gradient needs the softmax, which x gives "
