@@ -9,7 +9,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from .backward import Backward
 from .rules import Refused
-from .source import Pattern, definition, write
+from .source import Pattern, definition, title_of, write
 from .tape import Tape
 
 
@@ -110,8 +110,8 @@ class Derivation:
         names = {}
         exec(compile(self.source, "<derived>", "exec"), names)
         self.check = names[f"check_{self.function.__name__}"]
-        title = self.function.__name__.title().replace("_", "")
-        self.run = lambda **given: names[title].apply(*given.values())
+        apply = names[title_of(self.function)].apply
+        self.run = lambda **given: apply(*given.values())
 
     # What else has the same steps
 

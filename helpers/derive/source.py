@@ -29,22 +29,27 @@ def definition(function):
     read = {node.id for node in ast.walk(parts) if isinstance(node, ast.Name)}
     for name in (read - set(function.__code__.co_varnames)) & set(function.__globals__):
         value = function.__globals__[name]
-        if inspect.ismodule(value) and value.__name__.split(".")[0] in (
-            "torch",
-            "math",
-        ):
-            same = value.__name__ == name
-            above.add(f"import {value.__name__}" + ("" if same else f" as {name}"))
+        module = inspect.ismodule(value)
+        home = value.__name__ if module else str(getattr(value, "__module__", ""))
+        known = home.split(".")[0] in ("torch", "math")
+        if module and known:
+            above.add(f"import {home}" + ("" if home == name else f" as {name}"))
         elif type(value) in (bool, int, float, str):
             above.add(f"{name} = {value!r}")
-        elif hasattr(value, "__name__") and value.__module__.split(".")[0] in (
-            "torch",
-            "math",
-        ):
-            above.add(f"from {value.__module__} import {value.__name__} as {name}")
+        elif known and hasattr(value, "__name__"):
+            home = "torch.nn.functional" if "._C" in home else home
+            same = value.__name__ == name
+            above.add(
+                f"from {home} import {value.__name__}" + f" as {name}" * (not same)
+            )
         else:
             raise Refused(f"`{name}` is a global: pass it, or write it out")
     return tree, textwrap.dedent("\n".join(body)), above
+
+
+def title_of(function):
+    title = function.__name__.title().replace("_", "")
+    return title if len(title) > 1 else f"{title}Function"  # F is torch.nn.functional
 
 
 def write(function, backward, pattern, saved, kept):
@@ -58,17 +63,11 @@ def write(function, backward, pattern, saved, kept):
     names = list(inspect.signature(function).parameters)
     signature, indent = ast.unparse(tree.args), " " * 8
     text = " ".join(source for _, source, _, _ in lines)
-    for wanted, line in (
-        ("F.", "import torch.nn.functional as F"),
-        ("math.", "import math"),
-    ):
-        if wanted in text:
-            above.add(line)
     used = [n for n in inputs if re.search(rf"\b{n}\b", text)]
     keep = used + [n.name for n in saved if n.name not in used]
     save = f"ctx.save_for_backward({', '.join(keep)})"
-    out = sorted(above, key=lambda line: not line.startswith("import")) + ["", ""]
-    title = function.__name__.title().replace("_", "")
+    out = []
+    title = title_of(function)
     out += [
         f"class {title}(torch.autograd.Function):",
         f'    """`{function.__name__}`: {kept}"""',
@@ -132,7 +131,15 @@ def write(function, backward, pattern, saved, kept):
         "",
     ]
     out += pattern.check(f"def {head}:", names)
-    return "\n".join(out) + "\n"
+    text = "\n".join(out) + "\n"
+    for wanted, line in (
+        ("F.", "import torch.nn.functional as F"),
+        ("math.", "import math"),
+    ):
+        if wanted in text:
+            above.add(line)
+    head = sorted(above, key=lambda line: not line.startswith("import"))
+    return "\n".join([*head, "", "", text])
 
 
 class Pattern:

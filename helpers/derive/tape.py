@@ -25,6 +25,9 @@ ADDED = dict(_stacklevel=3, dtype=None, out=None, inplace=False, p="fro", alpha=
 _tapes = []
 
 
+OF_MATH = [f for f in vars(math).values() if callable(f)]
+
+
 class Size(int):
     """A whole number made of sizes, with its text."""
 
@@ -156,7 +159,12 @@ class Tape(TorchFunctionMode):
         self.inputs = list(self.nodes)
         found = function.__globals__.items()
         shims = {n: number(v, n) for n, v in found if type(v) in (int, float)}
-        shims |= {n: Math(v) for n, v in found if v is math}
+        shims |= {n: Math() for n, v in found if v is math}
+        shims |= {
+            n: getattr(Math(), v.__name__)
+            for n, v in found
+            if any(v is f for f in OF_MATH)
+        }
         names = function.__globals__ | shims | {"range": self.range}
         before = sys.gettrace()
         _tapes.append(self)
@@ -302,11 +310,8 @@ class Tape(TorchFunctionMode):
 class Math:
     """`math`, whose results remember how they were made."""
 
-    def __init__(self, module):
-        self.module = module
-
     def __getattr__(self, name):
-        found = getattr(self.module, name)
+        found = getattr(math, name)
         if not callable(found):
             return number(found, f"math.{name}")
 
