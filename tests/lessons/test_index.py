@@ -5,6 +5,7 @@ Every link leads somewhere, and every message is what PyTorch says.
 
 import json
 import re
+import warnings
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+from torch import nn
 
 from helpers.lessons import index
 from helpers.lessons.index import MESSAGES, ROOT, SYMPTOMS, TASKS
@@ -30,6 +32,7 @@ OF_OTHERS = {  # words of Python, the dynamic linker, CUDA, Triton, and kernels
     "no kernel image is available for execution on the device",
     "Multiplication of two Float8_e5m2",
     "Unsupported gpu architecture",
+    "Watchdog caught collective operation timeout",
 }
 IN_PIECES = {  # messages that PyTorch puts together: what raises them
     "not implemented for 'BFloat16'": lambda: torch.cdist(
@@ -38,6 +41,100 @@ IN_PIECES = {  # messages that PyTorch puts together: what raises them
     "is not possible because there exists a Tensor": lambda: torch.vmap(
         torch.zeros(2).copy_
     )(torch.ones(3, 2)),
+}
+
+
+def scaled(dtype, times):
+    weight = nn.Parameter(torch.ones(1, dtype=dtype))
+    optimizer, scaler = torch.optim.SGD([weight]), torch.amp.GradScaler("cpu")
+    scaler.scale(weight.sum()).backward()
+    for _ in range(times):
+        scaler.unscale_(optimizer)
+
+
+def not_finite():
+    weight = nn.Parameter(torch.ones(1))
+    weight.grad = torch.full((1,), torch.nan)
+    nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite=True)
+
+
+def second_graph():
+    x = torch.ones(1, requires_grad=True)
+    x.square().backward(create_graph=True)
+
+
+def exported(f, **sizes):
+    class Model(nn.Module):
+        def forward(self, x):
+            return f(x)
+
+    torch.export.export(Model(), (torch.ones(8),), dynamic_shapes=sizes or None)
+
+
+def under_inference():
+    with torch.inference_mode():
+        return torch.ones(2)
+
+
+def hooked(x):
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        return x.sin().sum()
+
+
+def computed():
+    return 2 * torch.ones(1, requires_grad=True)
+
+
+class TakesAGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.autograd.grad(x.square().sum(), x)[0]
+
+
+PROVOKED = {  # without a Function where that is the likeliest cause
+    "mat1 and mat2 must have the same dtype": lambda: nn.Linear(2, 2).half()(
+        torch.ones(1, 2)
+    ),
+    "Could not guard on data-dependent expression": lambda: exported(
+        lambda x: x if x.sum() > 3 else 2 * x
+    ),
+    "Constraints violated": lambda: exported(
+        lambda x: x.view(2, 4), x={0: torch.export.Dim("rows")}
+    ),
+    "element 0 of tensors does not require grad": lambda: TakesAGradient.apply(
+        torch.ones(2, requires_grad=True)
+    ),
+    "call numpy() on Tensor that requires grad": lambda: computed().numpy(),
+    "Attempting to unscale FP16 gradients": lambda: scaled(torch.float16, 1),
+    "unscale_() has already been called": lambda: scaled(torch.float32, 2),
+    "is non-finite, so it cannot be clipped": not_finite,
+    "view size is not compatible with input tensor's size and stride": lambda: (
+        torch.ones(2, 3).t().view(6)
+    ),
+    "Using backward() with create_graph=True will create a reference cycle": second_graph,
+    "use_reentrant parameter should be passed explicitly": lambda: (
+        torch.utils.checkpoint.checkpoint(torch.sin, computed())
+    ),
+    "Inplace update to inference tensor": lambda: under_inference().add_(1),
+    "Setting requires_grad=True on inference tensor": lambda: (
+        under_inference().requires_grad_()
+    ),
+    "you can only change requires_grad flags of leaf variables": lambda: (
+        computed().requires_grad_(False)
+    ),
+    "can't optimize a non-leaf Tensor": lambda: torch.optim.SGD([computed()]),
+    "Batch norm got a batched tensor": lambda: torch.vmap(nn.BatchNorm1d(3))(
+        torch.ones(2, 4, 3)
+    ),
+    "Default process group has not been initialized": lambda: (
+        torch.distributed.all_reduce(torch.ones(1))
+    ),
+    "BackendCompilerFailed": lambda: torch.compile(torch.sin, backend=lambda *_: 1 / 0)(
+        torch.ones(1)
+    ),
+    "don't yet support saved tensor hooks": lambda: torch.func.grad(hooked)(
+        torch.ones(2)
+    ),
 }
 LEFT_OUT = {  # words of an error that a chapter prints: why the index lacks it
     "must have shape (..., 2) to fit weight": "of an operation of the course",
@@ -174,6 +271,20 @@ def test_each_message_is_one_that_a_chapter_prints_or_pytorch_says():
                 IN_PIECES[part]()
         else:
             assert part in said or in_pytorch(part), part
+
+
+@pytest.mark.parametrize("part", PROVOKED)
+def test_a_message_comes_from_what_its_row_says(part):
+    assert any(message.part == part for message in every(MESSAGES))
+    torch.compiler.reset()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            PROVOKED[part]()
+            said = ""
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+    assert part in said + "".join(str(warning.message) for warning in warned)
 
 
 def test_each_error_that_a_chapter_prints_is_in_the_index():

@@ -45,6 +45,11 @@ MESSAGES = {
                 "`backward` left autograd",
                 "05 A gradient that can be differentiated: create_graph=True",
                 "of a second derivative"),
+        Message("element 0 of tensors does not require grad",
+                "`forward` records nothing: `torch.enable_grad()` around "
+                "`x.detach().requires_grad_()`",
+                "12 Recompute: activation checkpointing",
+                "inside a `forward` of a Function"),
         Message("None of the inputs have requires_grad=True",
                 "`checkpoint` with `use_reentrant=True`: the weights inside get no "
                 "gradient: `use_reentrant=False`",
@@ -94,6 +99,28 @@ MESSAGES = {
                 "`backward()`",
                 "11 Deeper: see, clip and scale a gradient with hooks: register_hook "
                 "(5 minutes)"),
+        Message("Using backward() with create_graph=True will create a reference cycle",
+                "a warning, and a leak: the `.grad` of a parameter holds its graph: "
+                "`torch.autograd.grad(…, create_graph=True)`, or `.grad = None` "
+                "afterwards",
+                "05 A gradient that can be differentiated: create_graph=True"),
+        Message("you can only change requires_grad flags of leaf variables",
+                "a computed tensor: `h = h.detach()`, or freeze the parameters, "
+                "`module.requires_grad_(False)`",
+                "06 Tied weights, frozen weights"),
+        Message("can't optimize a non-leaf Tensor",
+                "the parameter was computed, as by `.to()` or `2 * …` after "
+                "`requires_grad_()`: make it an `nn.Parameter` last",
+                "06 What a module registers: nn.Parameter, nn.Buffer, children"),
+        Message("view size is not compatible with input tensor's size and stride",
+                "the tensor is transposed or cut, in `backward` often the gradient: "
+                "`.reshape(…)`",
+                "07 Deeper: AssertionError in backward: the gradient of a sum is not "
+                "contiguous (3 minutes)"),
+        Message("is non-finite, so it cannot be clipped",
+                "`The total norm of order …`: a gradient is nan or infinite: look "
+                "for the first one, or skip the step, as `GradScaler` does",
+                "11 Where a nan is born: set_detect_anomaly"),
         Message("grad can be implicitly created only for scalar outputs",
                 "`backward()` of a tensor with several elements: pass `gradient=`, "
                 "or sum first",
@@ -157,6 +184,14 @@ MESSAGES = {
                 "a tensor made under `inference_mode`: `.clone()` it, or use "
                 "`no_grad`",
                 "03 What may live on ctx, and what save_for_backward is for"),
+        Message("Inplace update to inference tensor",
+                "a tensor made under `inference_mode` is written into outside: "
+                "`.clone()` it, or use `no_grad`",
+                "03 What may live on ctx, and what save_for_backward is for"),
+        Message("Setting requires_grad=True on inference tensor",
+                "a tensor or a model made under `inference_mode`: make it outside, or "
+                "`.clone()` it",
+                "03 What may live on ctx, and what save_for_backward is for"),
         Message("support the deepcopy protocol",
                 "a module keeps a computed tensor as an attribute: compute it in "
                 "`forward`, or detach it",
@@ -212,7 +247,8 @@ MESSAGES = {
                 "a module without `super().__init__()`",
                 "01 Deeper: mistakes in the documentation of 2017 (6 minutes)"),
         Message("call numpy() on Tensor that requires grad",
-                "NumPy has no gradients: write a Function, or an operator",
+                "for a figure or a log: `x.detach().numpy()`; inside of what is "
+                "differentiated, NumPy has no gradients: a Function, or an operator",
                 "09 A name and a promise: custom_op and register_fake"),
         Message("object has no attribute '_fwd_used_autocast'",
                 "`custom_bwd` without `custom_fwd`, or with `setup_context`",
@@ -230,6 +266,10 @@ MESSAGES = {
                 "the math backend",
                 "20 Twice: what PyTorch refuses",
                 "of PyTorch's own attention"),
+        Message("FlexAttention does not support backward on CPU",
+                "a GPU, or `attention`, which also gives a learned bias its gradient",
+                "20 Deeper: rows with nothing to attend to, causal blocks, grouped queries "
+                "(3 minutes)"),
         Message("No viable backend for scaled_dot_product_attention",
                 "or `No available kernel`: the backend that `sdpa_kernel` forces "
                 "refuses these inputs; the warnings above say why",
@@ -257,6 +297,9 @@ MESSAGES = {
                 "a lambda or a local class in the module; `MyFunction.apply` can be "
                 "pickled",
                 "23 Copy and pickle a module that calls an operator or a Function"),
+        Message("use_reentrant parameter should be passed explicitly",
+                "a warning: `checkpoint(…, use_reentrant=False)`",
+                "12 Tickets instead of tensors: recompute"),
         Message("Recomputed values for the following tensors have different metadata",
                 "`CheckpointError`: the second run took another path: state that "
                 "changed, or a random choice",
@@ -271,13 +314,14 @@ MESSAGES = {
     ],
     "Dtypes, devices, kernels": [
         Message("mat1 and mat2 must have the same dtype",
-                "a Function under autocast got inputs of two dtypes: cast them in "
-                "the wrapper",
+                "a model in 16 bits and an input in float32, or the reverse: `x.to("
+                "weight.dtype)`, or leave the model in float32 and use autocast; "
+                "under autocast, a Function that got two dtypes: cast in its wrapper",
                 "17 Autocast and a custom Function",
                 short=True),
         Message("expected m1 and m2 to have the same dtype",
-                "the same, or `custom_bwd` is missing: backward runs outside of "
-                "autocast",
+                "the text of a CPU, of a product inside a Function: cast in the "
+                "wrapper, or `custom_bwd` is missing: backward runs outside of autocast",
                 "17 custom_fwd and custom_bwd"),
         Message("expected scalar type",
                 "backward runs outside of autocast: `custom_fwd` and `custom_bwd`, "
@@ -318,6 +362,32 @@ MESSAGES = {
                 "`GradScaler.step` without a gradient: nothing was scaled, or no "
                 "parameter has one",
                 "17 Gradient underflow in float16, and the loss scale"),
+        Message("Attempting to unscale FP16 gradients",
+                "the parameters are float16: keep them in float32, without `.half()`, "
+                "and compute under autocast",
+                "24 Train in float16: a loss scale, and GradScaler"),
+        Message("unscale_() has already been called",
+                "twice before `update()`: once for each optimizer and step, also where "
+                "gradients are accumulated",
+                "24 Train in float16: a loss scale, and GradScaler"),
+        Message("device-side assert",
+                "an index or a label is out of range; run it on the CPU, or with "
+                "`CUDA_LAUNCH_BLOCKING=1`, and start Python anew",
+                "07 What watching finds, and what only a comparison finds"),
+        Message("CUBLAS_STATUS",
+                "`NOT_INITIALIZED`, `ALLOC_FAILED`: no memory is left, or an earlier "
+                "kernel failed; `EXECUTION_FAILED`: often shapes, or an index out of "
+                "range before it: `CUDA_LAUNCH_BLOCKING=1`",
+                "07 What watching finds, and what only a comparison finds"),
+        Message("0 active drivers",
+                "Triton finds no GPU: `TRITON_INTERPRET=1` before the import, or on a "
+                "machine with one, a torch with CUDA",
+                "15 Deeper: a Triton kernel with a gradient: triton_op and "
+                "register_autograd (2 minutes)"),
+        Message("CompilationError",
+                "of Triton: the line below names what `@triton.jit` does not know, such as "
+                "a size that is no `tl.constexpr` or no power of two",
+                "15 Deeper: the same in Triton (12 minutes)"),
         Message("illegal memory access",
                 "a kernel read or wrote outside; a later call raises, or with "
                 "`CUDA_LAUNCH_BLOCKING=1` the call itself: run the kernel on the CPU",
@@ -351,6 +421,10 @@ MESSAGES = {
         Message("You must implement the jvp function for custom autograd.Function",
                 "forward mode needs a `jvp`",
                 "10 Forward mode: dual numbers and jvp"),
+        Message("don't yet support saved tensor hooks",
+                "`saved_tensors_hooks`, `save_on_cpu` or `checkpoint` with `torch.func`, "
+                "inside or around: leave them out, or take `torch.autograd.grad`",
+                "12 Tickets instead of tensors: recompute"),
         Message("does not have vmap support",
                 "no `vmap` method, and no `generate_vmap_rule = True`",
                 "10 A rule for vmap: generate_vmap_rule, or your own"),
@@ -389,6 +463,10 @@ MESSAGES = {
                 "under `vmap`, `z += x` into a tensor without the batch: make it with "
                 "`x.new_zeros(…)`",
                 "10 A rule for vmap: generate_vmap_rule, or your own"),
+        Message("Batch norm got a batched tensor",
+                "`vmap` over a batch norm that updates its statistics: "
+                "`torch.func.replace_all_batch_norm_modules_`, `eval()`, or a group norm",
+                "10 Per-sample gradients: vmap(grad(loss))"),
         Message("called random operation while in randomness error mode",
                 "`vmap(..., randomness=\"different\")`, or \"same\", or draw outside",
                 "23 An operation with a random state of its own"),
@@ -403,6 +481,14 @@ MESSAGES = {
                 "DDP: `marked as ready twice`, by a backward pass inside of another, "
                 "as that of `checkpoint`: `use_reentrant=False`",
                 "14 The data, cut: DistributedDataParallel (DDP)"),
+        Message("Default process group has not been initialized",
+                "`dist.init_process_group(\"gloo\")`, or \"nccl\", comes first, in each "
+                "process that `torchrun` starts",
+                "14 Two correct answers: the identity, or an all-reduce"),
+        Message("Watchdog caught collective operation timeout",
+                "of NCCL, as `Timed out waiting`: a process called another collective, or "
+                "none: `TORCH_DISTRIBUTED_DEBUG=DETAIL` names it",
+                "14 When one is missing: time-out, deadlock, mismatch"),
         Message("Timed out waiting",
                 "a process did not call the collective that the others wait in",
                 "14 When one is missing: time-out, deadlock, mismatch"),
@@ -437,21 +523,38 @@ MESSAGES = {
     ],
     "Compilers": [
         Message("Unsupported: Data-dependent branching",
-                "an `if` on a tensor's elements under `fullgraph=True`",
-                "09 Breaks that you can remove: a print, an if",
+                "an `if` on a tensor's elements, under `fullgraph=True` or a strict "
+                "export: `torch.where`, or `torch.cond`",
+                "23 A branch on a tensor's elements: torch.where, torch.cond",
                 short=True),
         Message("Failed to trace builtin operator",
                 "a `print` or another call of Python's own under `fullgraph=True`",
                 "09 Breaks that you can remove: a print, an if"),
         Message("Could not guard on data-dependent expression",
-                "an `if` on a number from `.item()`, or on a size that depends on the "
-                "data: `torch._check` promises the answer",
-                "09 Deeper: a number from .item() in a graph (1 minute)"),
+                "`torch.export` of an `if` on a tensor's elements, or an `if` on a "
+                "number from `.item()`: `torch.where`, or `torch.cond`",
+                "23 A branch on a tensor's elements: torch.where, torch.cond"),
+        Message("Could not guard on data-dependent expression",
+                "the answer is always the same: `torch._check` promises it",
+                "09 Deeper: a number from .item() in a graph (1 minute)",
+                "of a size that depends on the data"),
         Message("Could not extract specialized integer from data-dependent expression",
                 "`int()` of a tensor, often in a fake kernel: "
                 "`torch.library.get_ctx().new_dynamic_size()`",
                 "09 Deeper: an operator whose result has a size that depends on the "
                 "data: new_dynamic_size (3 minutes)"),
+        Message("Constraints violated",
+                "`torch.export`: the code fixes or narrows a size that is named dynamic: "
+                "take the range that the message suggests, or `Dim.AUTO`",
+                "23 Export with dynamic shapes: Dim"),
+        Message("BackendCompilerFailed",
+                "the line below says what failed in the backend; with "
+                "`backend=\"aot_eager\"` one sees whether inductor is to blame",
+                "09 Deeper: the loops that inductor writes, counted (4 minutes)"),
+        Message("LoweringException",
+                "inductor has no code for an operation with these arguments: the line "
+                "below names it; make it an operator, or compute it in eager mode",
+                "09 A name and a promise: custom_op and register_fake"),
         Message("Unsafe side effect",
                 "a `backward`, or what `checkpoint` runs, writes into a list or an "
                 "attribute: make it an operator, or leave `fullgraph` out",
@@ -561,7 +664,8 @@ MESSAGES = {
                 "16 The wheel",
                 "while pip builds a package"),
         Message("Expected the return from backward to be of the same structure",
-                "the gradient of a list is a list: `([…], None)`",
+                "the gradient of a list is a list: `([…], None)` if a second argument "
+                "follows, `[…]` if the list is the only one",
                 "23 An operator that takes or returns a list of tensors"),
         Message("not enough values to unpack (expected 2, got 1)",
                 "the name of a `custom_op` needs a namespace: `ns::name`",
@@ -577,8 +681,9 @@ MESSAGES = {
                 "09 A name and a promise: custom_op and register_fake"),
         Message("has unsupported type",
                 "an operator takes tensors, numbers, strings and lists of them: keep "
-                "another object in a dict, and pass its key, an int",
-                "09 A name and a promise: custom_op and register_fake"),
+                "another object in a dict, and pass its key, an int; a class of your own "
+                "can be registered, which is a prototype",
+                "23 A handle or another object for an operator: its key, an int"),
         Message("alias annotations",
                 "the schema says `Tensor(a)` of a result: return a clone, and leave "
                 "`(a)` out",
@@ -650,6 +755,10 @@ MESSAGES = {
                 "new tensor",
                 "16 Deeper: an operator that writes into its argument, Tensor(a!) (4 "
                 "minutes)"),
+        Message("ConversionError",
+                "`torch.onnx.export` meets an operator of your own: "
+                "`custom_translation_table`",
+                "23 Export to ONNX: which operators need a translation"),
         Message("Couldn't export Python operator",
                 "`torch.onnx.export` of a Function with `dynamo=False`: leave that "
                 "out",
@@ -660,7 +769,8 @@ MESSAGES = {
                 "16 Deeper: AOTInductor, running a model without Python (10 minutes)"),
         Message("must not also be an input to this custom operator",
                 "or `may not alias`: the kernel returns an argument, a view of one, or "
-                "one tensor twice: `.clone()`; what `mutates_args` names is not returned",
+                "one tensor twice: `.clone()`; to return what `mutates_args` names, PyTorch 2.13 and later: "
+                "`tags=torch.Tag.inplace`, or `torch.Tag.out`",
                 "09 Deeper: a kernel that returns its input: custom_op, or define "
                 "and impl (2 minutes)"),
         Message("undefined symbol",

@@ -35,6 +35,13 @@ SYMPTOMS = [
     Symptom("a gradient too large by the number of processes (world size)",
             "all processes have the same loss, and a collective adds their gradients",
             "14 Two correct answers: the identity, or an all-reduce"),
+    Symptom("a gradient too small by the number of processes",
+            "under DDP, which averages: a collective between the processes takes "
+            "`loss=\"summed\"`; AdamW hides the factor",
+            "14 Deeper: a contrastive loss under DDP (4 minutes)"),
+    Symptom("a second derivative through `scan` is wrong",
+            "in eager mode, without an error: a Python loop",
+            "23 A loop in one graph: scan, while_loop"),
     Symptom("a tensor subclass becomes a plain Tensor",
             "`__torch_dispatch__` must wrap its results again, also those of "
             "`detach` and `clone`",
