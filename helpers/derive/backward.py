@@ -124,7 +124,7 @@ class Backward:
         return step
 
     def lines(self):
-        """(name, source, the gradients that need it, value), in order."""
+        """(name, source, the gradients that need it, id), in order."""
         need = {}
 
         def mark(step, result):
@@ -165,7 +165,7 @@ class Backward:
                 ", ".join(self.names[s] for s in together.get(step, [step])),
                 self.final(tree),
                 need[step],
-                self.values[step],
+                step,
             )
             for step, tree in lines
             if step not in apart

@@ -147,29 +147,29 @@ class Derivation:
 
     def generalize(self):
         """Sizes and ranks with the same steps; what holds between sizes goes to the pattern."""
-        pattern, tried = self.pattern, []
+        pattern, changes = self.pattern, []
         sizes = list(pattern.letters)
         for size in sizes:
             for step in (m for m in range(1, size + 1) if size % m == 0):
                 others = range(size % step or step, size + 7 * step, step)
-                found = [
-                    self.sized({size: s}) for s in others if s > 1 and s not in sizes
-                ]
-                outcomes = [self.same(tensors) for tensors in found]
-                fitting = [
-                    t for t, outcome in zip(found, outcomes, strict=True) if outcome
-                ]
-                if False not in outcomes and len(fitting) > 1:
+                others = [s for s in others if s > 1 and s not in sizes]
+                outcomes = {s: self.same(self.sized({size: s})) for s in others}
+                fitting = [s for s, outcome in outcomes.items() if outcome]
+                if False not in outcomes.values() and len(fitting) > 1:
                     pattern.step[size] = step
-                    tried += fitting[:1] + fitting[-1:]
+                    changes += [{size: fitting[0]}, {size: fitting[-1]}]
                     break
         bound = [s for s in sizes if s not in pattern.step]
         if bound:
-            found = [self.sized({s: k * s for s in bound}) for k in (2, 3)]
-            if any(s % min(bound) for s in bound) or not all(map(self.same, found)):
+            scaled = [{s: k * s for s in bound} for k in (2, 3)]
+            fits = all(self.same(self.sized(change)) for change in scaled)
+            if not fits or any(s % min(bound) for s in bound):
                 pattern.exact = True
                 return []
-            tried += found
+            changes += scaled
+        tried = [self.sized(change) for change in changes]
+        for change, tensors in zip(changes, tried, strict=True):
+            pattern.others.append((change, self.traced(tensors)[1]))
         first = self.tape.inputs[0].shape
         elsewhere = [s for n in self.tape.inputs for s in n.shape[1:]]
         if (

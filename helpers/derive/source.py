@@ -109,12 +109,12 @@ def write(function, backward, pattern, saved, kept):
     results = {n: backward.results[n] for n in tape.inputs if n in backward.results}
     steps = list(results.values())
     apart = {step: [] for step in steps if steps.count(step) == 1 and len(steps) > 1}
-    for name, source, need, value in lines:
-        comment = pattern.comment(value) if "," not in name else ""
+    for name, source, need, step in lines:
         only = apart.get(next(iter(need))) if len(need) == 1 else None
-        (out if only is None else only).append(
-            f"{indent}{'    ' * (only is not None)}{name} = {source}{comment}"
-        )
+        line = f"{indent}{'    ' * (only is not None)}{name} = {source}"
+        comment = "" if "," in name else pattern.comment(step, backward)
+        line += comment if len(line + comment) <= 100 else ""
+        (out if only is None else only).append(line)
     owner = {backward.results[n]: n.name for n in results}
     apart = {owner[step]: only for step, only in apart.items() if only}
     if apart:
@@ -148,6 +148,7 @@ class Pattern:
     def __init__(self, tape, constants):
         self.tape, self.constants = tape, constants
         self.lead, self.exact, self.step, self.never = 0, False, {}, {}
+        self.others = []  # pairs of {size: another}, and the Backward there
         letters = iter("NDKMLHPQRSTUVWXYZ")
         self.letters = {}
         for node in tape.inputs:
@@ -169,9 +170,14 @@ class Pattern:
             sizes[0] = f"*{sizes[0]}"
         return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
 
-    def comment(self, value):
-        known = not self.exact and all(s in self.letters or s == 1 for s in value.shape)
-        return f"  # {self.shape(tuple(value.shape))}" if known and value.dim() else ""
+    def comment(self, step, backward):
+        """The shape in letters, if it is that at the other sizes, too."""
+        shape = tuple(backward.values[step].shape)
+        known = shape and not self.exact and {*shape} <= {1, *self.letters}
+        for change, other in self.others:
+            moved = tuple(change.get(s, s) for s in shape)
+            known = known and moved == tuple(other.values[step].shape)
+        return f"  # {self.shape(shape)}" if known else ""
 
     def check(self, head, names):
         """A function that refuses what the derivation does not hold for."""
