@@ -43,6 +43,7 @@ DOCTOR = ROOT / "helpers" / "doctor"
 # accepts it.
 BEHIND = {
     "09_custom_operators",
+    "15_the_kernel_again",
     "20_attention",
     "21_the_backward_that_writes_itself",
     "README",
