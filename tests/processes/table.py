@@ -71,7 +71,12 @@ def lopsided(size):
 
 CASES = {
     "copy": (copy, lambda inputs: inputs[:1] * len(inputs), (3, 4), "replicated"),
-    "all_reduce, replicated": (all_reduce, to_all(sum), (3, 4), "replicated"),
+    "all_reduce, replicated": (
+        partial(all_reduce, loss="replicated"),
+        to_all(sum),
+        (3, 4),
+        "replicated",
+    ),
     "all_reduce, summed": (
         partial(all_reduce, loss="summed"),
         to_all(sum),
@@ -79,7 +84,7 @@ CASES = {
         "summed",
     ),
     "all_gather, replicated": (
-        partial(all_gather, dim=-1),
+        partial(all_gather, dim=-1, loss="replicated"),
         to_all(partial(torch.cat, dim=-1)),
         lambda rank: (3, rank + 1),
         "replicated",
@@ -103,7 +108,12 @@ CASES = {
         lambda rank: (7, 2, rank + 1),
         "summed",
     ),
-    "all_gather of nothing": (all_gather, to_all(torch.cat), (0, 2), "replicated"),
+    "all_gather of nothing": (
+        partial(all_gather, loss="replicated"),
+        to_all(torch.cat),
+        (0, 2),
+        "replicated",
+    ),
     "reduce_scatter of nothing": (reduce_scatter, scattered(0), (0, 2), "summed"),
     "all_to_all of nothing": (
         lambda x: all_to_all(x, 0, 1),
@@ -159,7 +169,7 @@ def to_the_last(size):
 # what process `rank` calls, what all are told, and what rank 1 is told instead
 BAD = [
     (
-        lambda rank: all_reduce(ones(2 + (rank == 1), 4)),
+        lambda rank: all_reduce(ones(2 + (rank == 1), 4), loss="replicated"),
         "all_reduce: rank 1 has an input of shape (3, 4), but rank 0 (2, 4)",
     ),
     (
@@ -204,7 +214,9 @@ BAD = [
         "halo_exchange: width is (0, 2), but the strip of rank 1 is only 1 high",
     ),
     (
-        lambda rank: all_reduce(ones(2).int() if rank == 1 else ones(2)),
+        lambda rank: all_reduce(
+            ones(2).int() if rank == 1 else ones(2), loss="replicated"
+        ),
         "all_reduce: rank 1 refused its arguments",
         "torch.bfloat16, torch.float16, got torch.int32",
     ),
@@ -235,19 +247,25 @@ WIDTH = "width must be an int or a pair of ints, got"
 EVERYWHERE = [
     (lambda: copy([1.0]), "input must be a torch.Tensor, got list"),
     (
-        lambda: all_gather(ones(2).long()),
+        lambda: all_gather(ones(2).long(), loss="replicated"),
         "input must be one of torch.float32, torch.float64,",
     ),
     (lambda: copy(ones(2).to_sparse()), "input must be dense (torch.strided), got"),
     (lambda: copy(ones(*[1] * 9)), "input must have at most 8 dimensions, got 9"),
     (lambda: all_gather(ones(2), loss="mean"), f"{LOSS} 'mean'"),
     (lambda: all_reduce(ones(2), loss=None), f"{LOSS} None"),
-    (lambda: all_gather(ones()), "dim must be a dimension of an input with 0, got 0"),
+    (
+        lambda: all_gather(ones(), loss="replicated"),
+        "dim must be a dimension of an input with 0, got 0",
+    ),
     (
         lambda: reduce_scatter(ones(2), -2),
         "dim must be a dimension of an input with 1, got -2",
     ),
-    (lambda: all_gather(ones(2), 0.0), "dim must be an int, got 0.0"),
+    (
+        lambda: all_gather(ones(2), 0.0, loss="replicated"),
+        "dim must be an int, got 0.0",
+    ),
     (
         lambda: all_to_all(ones(2, 2), 0, 2),
         "concat_dim must be a dimension of an input with 2, got 2",

@@ -27,11 +27,11 @@ def derivatives_in(dtype, name):
     assert output.data_ptr() != x.data_ptr() or name == "copy" or not x.numel()
     of_output = cubes(output)
     if name == "copy":
-        of_output = collectives.all_reduce(of_output)
+        of_output = collectives.all_reduce(of_output, loss="replicated")
     (first,) = torch.autograd.grad(of_output, x, create_graph=True)
     of_first = first.square().sum()
     if loss == "replicated" and name != "copy":
-        of_first = collectives.all_reduce(of_first)
+        of_first = collectives.all_reduce(of_first, loss="replicated")
     (second,) = torch.autograd.grad(of_first, x)
     return output.detach(), first.detach(), second
 
@@ -65,9 +65,9 @@ def test_agrees_with_one_process(team, name):
 
 EACH = (
     collectives.copy,
-    collectives.all_reduce,
-    collectives.all_gather,
-    partial(collectives.all_gather, dim=1),
+    partial(collectives.all_reduce, loss="replicated"),
+    partial(collectives.all_gather, loss="replicated"),
+    partial(collectives.all_gather, dim=1, loss="replicated"),
     collectives.reduce_scatter,
     partial(collectives.all_to_all, split_dim=0, concat_dim=1),
     partial(collectives.halo_exchange, width=1, dim=0),
@@ -87,15 +87,15 @@ def unchecked_and_in_a_group():
         assert torch.equal(call(x, check=False), call(x)) and call(x) is not x
     # Which is no matter where backward sends nothing.
     asked = ones(2, requires_grad=rank == 1)
-    collectives.all_reduce(asked)
-    collectives.all_gather(asked)
+    collectives.all_reduce(asked, loss="replicated")
+    collectives.all_gather(asked, loss="replicated")
     with torch.no_grad():
         collectives.copy(asked)
-    total = collectives.all_reduce(x, group=halves[rank % 2])
+    total = collectives.all_reduce(x, loss="replicated", group=halves[rank % 2])
     same = [random(4, 4, seed=other) for other in range(rank % 2, size, 2)]
     torch.testing.assert_close(total, sum(same).detach())
     try:
-        collectives.all_reduce(x, group=halves[1 - rank % 2])
+        collectives.all_reduce(x, loss="replicated", group=halves[1 - rank % 2])
     except ValueError as error:
         return str(error)
 
@@ -138,7 +138,10 @@ def losses_of(kind, cross_entropy, scale):
         second = torch.autograd.grad(first[0].square().sum(), leaves)
         of_weight = [tensor.detach() for tensor in (first[1], second[1])]
         if kind is not torch.nn.Linear:
-            of_weight = [collectives.all_gather(tensor) for tensor in of_weight]
+            of_weight = [
+                collectives.all_gather(tensor, loss="replicated")
+                for tensor in of_weight
+            ]
         found.append((losses.detach(), first[0].detach(), second[0], *of_weight))
     return found
 
@@ -244,7 +247,9 @@ def test_bad_input_is_named(team):
 
 def all_of_them(x):
     x = collectives.copy(x, check=False)
-    x = collectives.all_gather(collectives.reduce_scatter(x, check=False), check=False)
+    x = collectives.all_gather(
+        collectives.reduce_scatter(x, check=False), loss="replicated", check=False
+    )
     x = collectives.all_to_all(
         collectives.halo_exchange(x, 1, 0, check=False), 1, 0, check=False
     )
@@ -278,8 +283,8 @@ def bytes_here():
     x, counted = torch.ones(100_000), {}
     size = dist.get_world_size()
     for name, call in {
-        "all_reduce": lambda: collectives.all_reduce(x),
-        "all_gather": lambda: collectives.all_gather(x),
+        "all_reduce": lambda: collectives.all_reduce(x, loss="replicated"),
+        "all_gather": lambda: collectives.all_gather(x, loss="replicated"),
         "reduce_scatter": lambda: collectives.reduce_scatter(x),
         "all_to_all": lambda: collectives.all_to_all(x.view(size, -1), 0, 1),
         "halo_exchange": lambda: collectives.halo_exchange(x.view(100, 1000), 10, 0),
@@ -312,9 +317,9 @@ def test_bytes_are_those_of_a_ring(team):
 
 
 TOTALS = {
-    "copied": lambda x: collectives.copy(collectives.all_reduce(x)),
+    "copied": lambda x: collectives.copy(collectives.all_reduce(x, loss="replicated")),
     "summed": lambda x: collectives.all_reduce(x, loss="summed"),
-    "replicated": collectives.all_reduce,
+    "replicated": partial(collectives.all_reduce, loss="replicated"),
 }
 
 
@@ -339,7 +344,11 @@ def normalized_here(total):
     x, inner, outer = layers()
     parts = inner.chunk(size)[rank], outer.chunk(size, 1)[rank]
     return normalized_features(
-        x, *parts, TOTALS[total], collectives.copy, collectives.all_reduce
+        x,
+        *parts,
+        TOTALS[total],
+        collectives.copy,
+        partial(collectives.all_reduce, loss="replicated"),
     )
 
 

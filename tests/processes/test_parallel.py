@@ -51,7 +51,9 @@ def layers_here(features, hidden, outputs, bias):
         layer, kind = net[int(name[0])], name[2:]
         gradients[name] = parameter.grad
         if kind in layer.cut:
-            gradients[name] = collectives.all_gather(parameter.grad, layer.cut[kind])
+            gradients[name] = collectives.all_gather(
+                parameter.grad, layer.cut[kind], loss="replicated"
+            )
     doubled = {name: 2 * value for name, value in net.state_dict().items()}
     net.load_state_dict(doubled)
     bad = doubled | {"0.weight": doubled["0.weight"][:-1]}

@@ -27,8 +27,13 @@ are derivatives of every order:
                   dL_s/dy_s: an all-reduce.
 
 If the loss is the same, but each process goes on in its own way, as with the norm or
-the softmax of features that are cut, write `copy(all_reduce(x))`: the sum is one
-tensor, and each process uses it for a part of the model of its own.
+the softmax of features that are cut, write
+`copy(all_reduce(x, loss="replicated"))`: the sum is one tensor, and each process uses
+it for a part of the model of its own.
+
+DDP averages the gradients of the parameters. A collective between the processes over
+which it does so takes "summed", whether the losses are the same, as a contrastive one,
+or not. "replicated" would leave a gradient too small by the number of processes.
 
 The wrong one is off by a factor, or worse. Every process must call the same functions
 in the same order, forward *and* backward: one whose loss does not depend on the result
@@ -66,7 +71,8 @@ tensor(6.)
 ...     largest = x.detach().amax(-1, keepdim=True).contiguous()
 ...     dist.all_reduce(largest, dist.ReduceOp.MAX)
 ...     shares = (x - largest).exp()
-...     return shares / copy(all_reduce(shares.sum(-1, keepdim=True)))
+...     return shares / copy(
+...         all_reduce(shares.sum(-1, keepdim=True), loss="replicated"))
 >>> softmax(torch.zeros(2, 4))[0]
 tensor([0.2500, 0.2500, 0.2500, 0.2500])
 >>> dist.destroy_process_group()

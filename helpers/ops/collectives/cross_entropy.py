@@ -53,7 +53,7 @@ def vocab_parallel_cross_entropy(
     here = (at >= 0) & (at < sizes[rank])
     at_target = z.gather(-1, at.where(here, 0)[..., None])[..., 0].where(here, 0)
     sums = torch.stack([z.exp().sum(-1), at_target])
-    total, at_target = all_reduce(sums, group=group, check=False)
+    total, at_target = all_reduce(sums, loss="replicated", group=group, check=False)
     losses = (
         (total.log() - at_target)
         .masked_fill(ignored, 0)

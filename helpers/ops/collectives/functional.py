@@ -34,7 +34,7 @@ def copy(input, *, group=None, check=True):
     return Collective.apply(input, cloned, partial(add, group=group))
 
 
-def all_reduce(input, *, loss="replicated", group=None, check=True):
+def all_reduce(input, *, loss, group=None, check=True):
     """The sum of the `input` of all processes, on each of them.
 
     input: of one shape and dtype on all processes.
@@ -58,12 +58,14 @@ def all_reduce(input, *, loss="replicated", group=None, check=True):
     return Collective.apply(input, there, there if loss == "summed" else same)
 
 
-def all_gather(input, dim=0, *, loss="replicated", group=None, check=True):
+def all_gather(input, dim=0, *, loss, group=None, check=True):
     """The tensors of all processes, one after another along `dim`, on each of them.
 
     input: of one dtype, and of one shape except along `dim`.
     loss: "replicated", and backward is the process's own part of the gradient; or
-        "summed", and it is a reduce-scatter.
+        "summed", and it is a reduce-scatter. Between processes over which DDP averages,
+        as in a contrastive loss, "summed": DDP divides by their number once more, and
+        "replicated" leaves a gradient that is too small by that number.
     Raises TypeError or ValueError on every process, if what they have does not fit
     together.
     """
