@@ -91,6 +91,7 @@ def test_it_prints_json_and_takes_what_is_trained(mine, capsys):
     assert main([f"{mine}:add", "--input", "3x4", "--trained", "4", "--json"]) == 0
     judged = json.loads(capsys.readouterr().out)["judged"]
     of_i = {"input": "i", "points": 3, "order": 2, "why": "", "meant": False}
+    of_i["beside"] = "differences"
     assert of_i in judged
 
 

@@ -152,6 +152,15 @@ def test_a_suite_fails_and_names_the_first_test_and_the_line(suite):
     assert f"read: chapter {section}" in out
 
 
+def test_workers_of_xdist_tell_what_they_found(suite, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("PYTEST_XDIST")]:
+        monkeypatch.delenv(name)
+    junit = suite.folder / "junit.xml"
+    status, out, told = suite(WRONG, "-p", "xdist", "-n2", f"--junitxml={junit}")
+    assert status == 1 and "2 Functions, 1 wrong" in out and len(told) == 2
+    assert "multiplied by 0.5" in junit.read_text()
+
+
 def test_two_classes_of_one_name_are_two(suite):
     tests = """
 def scale(k):
@@ -217,7 +226,7 @@ def test_only_what_a_baseline_does_not_hold_turns_a_run_red(suite):
     status, _, _ = suite(WRONG + SECOND, *options, "--doctor-baseline-update")
     lines = baseline.read_text().splitlines()
     assert (
-        status == 0 and lines == sorted(lines) and lines[0] == "test_it.Half scaled x"
+        status == 0 and lines == sorted(lines) and lines[0] == "test_it.Half gradient x"
     )
     assert [line.split()[0] for line in lines] == ["test_it.Half", "test_it.Second"]
     status, out, told = suite(WRONG + SECOND, *options)

@@ -577,3 +577,60 @@ def test_a_reference_is_believed():
     assert not visits(do)["Rounds"].ok
     visit = visits(do, reference={Rounds: reference})["Rounds"]
     assert visit.ok and {one.beside for one in visit.judged} == {"reference"}
+
+
+def test_what_an_optimizer_changes_is_as_it_was_at_the_call():
+    class Adjoint(Function):
+        @staticmethod
+        def forward(ctx, module, x):
+            y = module(x)
+            ctx.module = module
+            ctx.save_for_backward(x, y)
+            return y
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, grad_output):
+            x, y = ctx.saved_tensors
+            with torch.enable_grad():
+                x = x.detach().requires_grad_()
+                again = ctx.module(x)
+            (grad,) = torch.autograd.grad(again, x, grad_output)
+            return None, grad * again.detach()[0, 0] / y[0, 0]
+
+    layer, seen = torch.nn.Linear(3, 3), []
+
+    def do():
+        optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+        Adjoint.apply(layer, leaf(2, 3)).square().sum().backward()
+        layer.weight.grad = torch.ones_like(layer.weight)
+        optimizer.step()
+        seen.append(layer.weight.detach().clone())
+
+    visit = visits(do)["Adjoint"]
+    assert visit.examined and not errors(visit)
+    assert torch.equal(layer.weight, seen[0])
+
+
+def test_what_returns_something_else_afterwards_is_not_judged():
+    class Times(Function):
+        @staticmethod
+        def forward(ctx, x, factor):
+            ctx.factor = factor()
+            return ctx.factor * x
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            return ctx.factor * grad_output, None
+
+    held = {"factor": 2.0}
+
+    def factor():
+        return held["factor"]
+
+    def do():
+        Times.apply(leaf(3), factor).sum().backward()
+        held["factor"] = 3.0
+
+    visit = visits(do)["Times"]
+    assert not visit.examined and "something else" in visit.missed

@@ -6,6 +6,7 @@ import textwrap
 import traceback
 from dataclasses import replace
 
+from ..function.private import FunctionCtx
 from ..function.source import HERE, LIBRARIES
 from ..report import TEXTS, error
 from ..words import N_, _
@@ -120,6 +121,10 @@ UNRECORDED = N_(
     "torch.enable_grad(), around what backward differentiates: nothing is recorded "
     "there"
 )
+IN_FORWARD = N_(
+    "torch.enable_grad(), around what is differentiated there: inside the forward of a "
+    "Function, nothing is recorded: {place}"
+)
 SHAPE = r"index (\d+) - got \[(.*?)\] but expected shape compatible with \[(.*?)\]"
 
 
@@ -145,8 +150,7 @@ def told(subject, raised, text=None, x=None, **words):
         return wrong_shape(subject, *shapes.groups(), values)
     else:
         phase = _(PHASES.get(raised.phase, raised.phase))
-        frames = traceback.extract_tb(raised.error.__traceback__)
-        if any(frame.name == "setup_context" for frame in frames):
+        if any(f.name == "setup_context" for f in frames_of(raised.error)):
             phase = "`setup_context`"
         gaps = {"groups": match.groups(), "which": "", "phase": phase, "error": error}
         finding = meant(values=values, **gaps)
@@ -158,7 +162,9 @@ def told(subject, raised, text=None, x=None, **words):
     remedy = _("`{code}` (line {line}, in `{function}`)").format(
         code=frame.line, line=frame.lineno, function=frame.name
     )
-    if finding.code != "raised":
+    if "does not require grad" in message and in_a_forward(raised.error):
+        remedy = _(IN_FORWARD).format(place=remedy)
+    elif finding.code != "raised":
         remedy = _("{look}: {place}").format(look=finding.remedy, place=remedy)
     return replace(finding, remedy=remedy, file=frame.filename, line=frame.lineno)
 
@@ -173,9 +179,20 @@ def wrong_shape(subject, k, got, wanted, values):
     return GRADIENT_SHAPE(x, values=values, got=got, wanted=wanted)
 
 
+def frames_of(error):
+    return traceback.extract_tb(error.__traceback__)
+
+
+def in_a_forward(error):
+    """Was it raised in the forward of a Function?"""
+    frames = [frame for frame, _line in traceback.walk_tb(error.__traceback__)]
+    held = [value for frame in frames for value in frame.f_locals.values()]
+    return any(isinstance(value, FunctionCtx) for value in held)
+
+
 def users_line(error):
     """The last frame of the user's own code on the way to `error`, or None."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = frames_of(error)
     known = (*LIBRARIES, HERE)
     own = [f for f in frames if f.line and not f.filename.startswith(known)]
     # Who called for what raises says more.

@@ -16,9 +16,16 @@ from inspect import Parameter
 import torch
 
 from ..words import _, listed
-from .private import methods, operator, takes_ctx, transforming, without_modes
+from .private import (
+    has_numbers,
+    methods,
+    operator,
+    takes_ctx,
+    transforming,
+    without_modes,
+)
 from .source import HERE, LIBRARIES, LIBRARY, closure, module_of
-from .tensors import mapped, tensors
+from .tensors import as_vector, equal, has_gradient, mapped, tensors
 
 # --- which Function, and which call of it ---------------------------------------------
 
@@ -144,6 +151,9 @@ class Call:
     given: str  # shapes and dtypes
     # By place: what is handed over, and held by a module, say, that is, too.
     shared: dict
+    # What a module, say, holds, and what it was at the call; and what was returned.
+    values: list = dataclasses.field(default_factory=list)
+    outputs: list | None = None
     records: bool = False  # did autograd record it, or another one of its pattern?
 
     @classmethod
@@ -157,6 +167,7 @@ class Call:
                 tensor, torch.nn.Parameter
             ):
                 raise TypeError(f"a copy of a {type(tensor).__name__} is none")
+            vars(made).update({k: kept(v) for k, v in vars(tensor).items()})
             return made.requires_grad_(needs)
 
         known = {id(t) for a in args for t in held(a)}
@@ -172,7 +183,35 @@ class Call:
         with torch.no_grad(), without_modes():
             args = tuple(fresh(mapped(a, "", copied)) for a in args)
         called = where(sys._getframe(1))
-        return cls(function, args, autocasts(), size, called, given, shared)
+        made = cls(function, args, autocasts(), size, called, given, shared)
+        with torch.no_grad(), without_modes():
+            made.values = [(t, t.detach().clone()) for t in made.held()]
+        made.size += sum(t.numel() * t.element_size() for t, _value in made.values)
+        return made
+
+    def returned(self, result):
+        """Keep what the program got, as numbers."""
+        found = [t for _name, t in tensors(result) if has_gradient(t)]
+        if all(map(has_numbers, found)):
+            with torch.no_grad(), without_modes():
+                self.outputs = [as_vector(t).clone() for t in found]
+
+    @contextlib.contextmanager
+    def as_then(self):
+        """For a while, what a module holds has the values that it had at the call."""
+        now = [(t, t.detach().clone(), value) for t, value in self.values]
+        changed = [each for each in now if not equal(each[1], each[2])]
+
+        def put(k):
+            with torch.no_grad():
+                for each in changed:
+                    each[0].copy_(each[k])
+
+        put(2)
+        try:
+            yield
+        finally:
+            put(1)
 
     def held(self):
         """The tensors that the arguments hold where the doctor does not replace
@@ -206,6 +245,11 @@ class Call:
             # So that it is examined as the apply of a Function.
             apply.__self__ = self.cls
         return apply, args, kwargs
+
+
+def kept(value):
+    """A copy of what is an attribute of a tensor, such as `main_grad`."""
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def fresh(value):

@@ -55,6 +55,7 @@ class Run:
     stale: bool  # was something saved changed before forward returned?
     others: list  # outputs that have no gradient
     state: list  # of the module, as forward has left it
+    examined: list  # those of `passed` that belong to the leaves
     freed: bool = False  # has backward freed the memory of what was saved?
 
     @functools.cached_property
@@ -81,6 +82,34 @@ class Run:
         finally:
             for tensor, grad in kept:
                 tensor.grad = grad
+
+
+def attribute(value, of):
+    """A copy of what is kept as an attribute of a tensor, in the dtype of its copy."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    is_sum = is_number(value) and value.shape == of.shape
+    return value.detach().to(of.dtype if is_sum else value.dtype, copy=True)
+
+
+def sums_of(tensor):
+    """{name: value} of the attributes to which backward may add this gradient."""
+    if not tensor.requires_grad:
+        return {}
+    return {
+        name: value.clone()
+        for name, value in vars(tensor).items()
+        if is_number(value) and value.shape == tensor.shape
+    }
+
+
+def with_sums(grad, tensor, before):
+    """The gradient, and what backward has added to the attributes of its tensor."""
+    for name, value in before.items():
+        now = getattr(tensor, name, value)
+        if is_number(now) and now.shape == value.shape and not equal(now, value):
+            grad = now - value if grad is None else grad + (now - value)
+    return grad
 
 
 def graph(outputs):
@@ -163,10 +192,7 @@ class Subject:
 
     def __init__(self, fn, args, kwargs, reference=None):
         self.reference = reference
-        while isinstance(fn, functools.partial):
-            fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
-        if isinstance(fn, type(Function)):
-            fn = fn.apply
+        fn, args, kwargs = unfolded(fn, args, kwargs)
         owner = getattr(fn, "__self__", None)
         self.cls = owner if isinstance(owner, type(Function)) else None
         if self.cls:
@@ -174,7 +200,10 @@ class Subject:
         self.label = getattr(self.cls or fn, "__name__", type(fn).__name__)
         module = owner if isinstance(owner, torch.nn.Module) else fn
         self.is_module, state = isinstance(module, torch.nn.Module), []
+        attributes = []  # which no copy of a module has
         if self.is_module:
+            given = [*module.named_parameters(), *module.named_buffers()]
+            attributes = [dict(vars(t)) for _name, t in given]
             with contextlib.suppress(Exception):  # what cannot be copied is used itself
                 module = copy.deepcopy(module)
             fn = module if owner is None else getattr(module, fn.__name__)
@@ -198,6 +227,11 @@ class Subject:
         self.names = [name for name, _t in slots]
         self.leaves = {name for name, t in slots if t.requires_grad and t.is_leaf}
         self.original = [t.detach() for _name, t in slots]
+        # Such as `main_grad`, to which a backward may add instead of returning it.
+        self.attributes = [
+            dict(vars(t)) for _name, t in slots[: len(slots) - len(state)]
+        ]
+        self.attributes += attributes
         self.dtype = None  # of the examination; None is as given
         self.choose(examined)
         dtypes = (v.dtype.to_real() for v in self.values)
@@ -304,6 +338,9 @@ class Subject:
         )
         # Clones, not leaves: a function may rightly change its input in place.
         passed = [self.lay(t) if is_dense(t) else t.clone() for t in given.values()]
+        for one, held in zip(passed, self.attributes, strict=True):
+            for name, value in held.items():
+                setattr(one, name, attribute(value, one))
         saved = []
 
         def saves(method, ctx, *tensors):
@@ -333,6 +370,7 @@ class Subject:
             stale,
             others,
             self.left,
+            [passed[k] for k in self.examined],
         )
 
     def forward(self, values):
@@ -352,6 +390,7 @@ class Subject:
             )
         outputs, vs = zip(*pairs, strict=True)
         kept = [o.detach().clone() for o in outputs]
+        sums = [sums_of(t) for t in run.examined]
         held = [t for t in run.saved if has_memory(t)]
         options = {"retain_graph": retain or create, "create_graph": create}
         reseed(seed)
@@ -364,6 +403,9 @@ class Subject:
             if not has_memory(o):
                 o.data = copy_of_o
         run.freed = not all(map(has_memory, held))
+        if not create:
+            pairs = zip(grads, run.examined, sums, strict=True)
+            grads = [with_sums(grad, t, before) for grad, t, before in pairs]
         return [g.to_dense() if g is not None and g.is_sparse else g for g in grads]
 
     def gradients(self, values, vs):
@@ -380,6 +422,13 @@ class Subject:
             result = self.call([t.clone() for t in given.values()], self.reference)
         found = tensors(result, "output")
         return [t for _name, t in found if has_gradient(t)], leaves
+
+
+def unfolded(fn, args, kwargs):
+    """The same call without partials, and without a Function that is not applied."""
+    while isinstance(fn, functools.partial):
+        fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
+    return fn.apply if isinstance(fn, type(Function)) else fn, args, kwargs
 
 
 # --- the same with other arguments ----------------------------------------------------

@@ -12,7 +12,7 @@ import warnings
 import torch
 
 from ..function.budget import Budget
-from ..function.isolation import of_a_signal, undisturbed
+from ..function.isolation import draws, forgiving, of_a_signal, undisturbed
 from ..function.private import LOCK, methods
 from ..function.tensors import is_number
 from ..report import Report, error
@@ -30,6 +30,10 @@ KILLED = N_(
 )
 AGAIN = N_(
     "it cannot be called again with copies of what it was given, as it could in the "
+    "program"
+)
+ANOTHER = N_(
+    "called again with copies of what it was given, it returns something else than in the "
     "program"
 )
 NO_CHILD = N_("no backward pass runs in a child of a process with threads of autograd")
@@ -86,7 +90,7 @@ def in_here(calls, end, faithful, accept, reference):
 def examined(call, end, faithful, accept, reference, lines):
     """The report on a call as the program made it, or why there is none."""
     try:
-        with until(end), undisturbed(), unchanged(call):
+        with until(end), undisturbed(), unchanged(call), call.as_then():
             # What is held in low precision cannot be doubled, nor can what it makes.
             held = [t.dtype for t in call.held() if is_number(t)]
             low = any(torch.finfo(dtype).eps > 1e-10 for dtype in held)
@@ -103,6 +107,8 @@ def examined(call, end, faithful, accept, reference, lines):
                 exam.subject.lower = call.autocasts[0][1]  # in which it is precise
             if not exam.subject.values:
                 return _("no input that requires a gradient has elements")
+            if returns_another(call, exam):
+                return _(ANOTHER)
             report = exam.report(TRIALS)
             said = [f.values.get("message", "") for f in report.findings]
             if not call.records and exam.first is None and any(said):
@@ -122,6 +128,20 @@ def examined(call, end, faithful, accept, reference, lines):
         return _("the doctor raised {what}").format(
             what=f"{type(raised).__name__}: {raised}"
         )
+
+
+def returns_another(call, exam):
+    """Does the call return something else than in the program, each time the same?
+
+    What returns something else each time is for the trials to say.
+    """
+    with forgiving(), exam.as_it_was_given() as subject:
+        one, draws_numbers = subject.forward(subject.values), draws()
+        two = subject.forward(subject.values)
+        if call.outputs is None or draws_numbers or not exam.all_same(one, two):
+            return False
+        return not exam.all_same(one, call.outputs)
+    return False
 
 
 @contextlib.contextmanager

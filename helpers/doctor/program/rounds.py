@@ -137,9 +137,10 @@ class Rounds:
                there.
 
     The program's numbers, its random state and the `.grad` of its tensors are not
-    changed. Tensors that an argument holds in a closure or a module are not copied:
-    they have the values of the end of the block, and what they lack in precision the
-    gradient is not blamed for.
+    changed. Tensors that an argument holds in a closure or a module are not replaced:
+    they have the values again that they had at the call, and what they lack in precision
+    the gradient is not blamed for. A call that returns something else then than it did
+    in the program is not judged.
 
     If the block raises, nothing is examined.
     Raises BlindError if the doctor sees no Functions on this version of PyTorch.
@@ -215,10 +216,12 @@ class Rounds:
         if found.kept:
             found.kept.records |= records
 
-        def count(_result):
+        def count(result):
             with LOCK:
                 if key not in patterns:
                     patterns[key] = found
+                    if found.kept:
+                        found.kept.returned(result)
                     self.size += found.kept.size if found.kept else 0
                 visit.calls += 1
                 patterns[key].calls += 1
@@ -240,7 +243,10 @@ class Rounds:
             why = _("too large for max_bytes")
         else:
             with forgiving():
-                return Pattern(kept=Call.of(cls, args, size))
+                made = Call.of(cls, args, size)
+                if self.size + made.size > self.max_bytes:  # with what a module holds
+                    return Pattern(outcome=_("too large for max_bytes"))
+                return Pattern(kept=made)
             why = _("the inputs could not be copied")  # of a subclass of Tensor, say
         return Pattern(outcome=why)
 

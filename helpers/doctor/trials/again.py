@@ -5,8 +5,10 @@ To add such a change: a trial that hands what it changed to `Examination.compare
 row in the table of `__init__.py`, and a patient.
 """
 
+import ast
 import contextlib
 import functools
+import inspect
 import itertools
 
 import torch
@@ -14,6 +16,7 @@ import torch
 from ..causes.exceptions import told
 from ..function.budget import Work
 from ..function.isolation import CallError
+from ..function.source import Source, UnsuitableError
 from ..function.subject import graph, resized, with_other_arguments
 from ..report import error, warning
 from ..words import N_, _, listed
@@ -43,6 +46,10 @@ NONE_NOT_HANDLED = error(
     "Backward {fails} None, which arrives for an output that is not used, or when "
     "what follows passes no gradient on.",
     look="set_materialize_grads(False) demands an answer to None",
+)
+COPY_ASKED = N_(
+    "ctx.needs_input_grad, in place of `{code}` (line {line}, in `{function}`): inside "
+    "forward, nothing is recorded, so a copy never requires a gradient"
 )
 ONLY_ONCE = warning(
     "backward-only-once",
@@ -173,8 +180,21 @@ def input_layouts(exam):
         for x, *pair in zip(names, found, expected, floors, strict=True):
             if not exam.same(*pair):
                 of_x = x and _("The gradient of `{x}`").format(x=x)
-                yield INPUT_LAYOUT(x, what=of_x or _("The output"), when=_(when))
+                words = {"what": of_x or _("The output"), "when": _(when)}
+                yield INPUT_LAYOUT(x, remedy=copy_asked(subject), **words)
                 return
+
+
+def copy_asked(subject):
+    """Where forward asks a tensor whether it requires a gradient, in words; or None."""
+    for cls in subject.functions:
+        with contextlib.suppress(UnsuitableError):
+            source = Source(inspect.unwrap(cls.forward))
+            for node in ast.walk(source.tree):
+                if isinstance(node, ast.Attribute) and node.attr == "requires_grad":
+                    gaps = {"code": ast.unparse(node), "line": source.line(node)}
+                    return _(COPY_ASKED).format(function=source.fn.__name__, **gaps)
+    return None
 
 
 class Nothing(torch.autograd.Function):

@@ -15,7 +15,7 @@ from ..function.private import is_a_users
 from ..function.source import place_of, saving
 from ..function.subject import graph, name_of
 from ..function.tensors import Dice, as_vector, is_number, shaped
-from ..measure.slopes import Screening
+from ..measure.slopes import Screening, moved_by
 from ..report import error, note, warning
 from ..words import N_, _, listed
 from .examination import tolerance
@@ -42,6 +42,13 @@ MISSING = warning(
     "There is no second derivative: {how}.",
     look="NumPy, .data, .detach() and kernels in backward; once_differentiable refuses "
     "where grad_output has a history",
+)
+NOT_FINITE = error(
+    "double-backward-not-finite",
+    "The derivative of the gradient of {which} with respect to {by} is nan or inf, where "
+    "the gradient changes smoothly.",
+    look="where the formula divides by 0 or takes a root or an acos at its edge; "
+    "torch.where, with a harmless argument for what is not chosen",
 )
 RAISES = N_("backward raises when it is differentiated")
 LEAVES = N_(
@@ -153,6 +160,7 @@ def second_derivative(exam):
         if eps > ROUGH_EPS:
             verdicts |= of.constant_though_they_move()
         count_second(exam, verdicts, of.which)
+        yield from not_finite(exam, of, verdicts)
     except CallError as raised:
         if raised.phase == "forward":  # as near the point, where it was not judged
             return
@@ -175,6 +183,33 @@ def not_recorded(grads):
     if any(name_of(node).endswith("::Error") for node in graph(grads)):
         return [OPENLY_REFUSED()]
     return None
+
+
+def not_finite(exam, of, verdicts):
+    """The finding that a second derivative is nan or inf, where differences are not."""
+    unsure = [pair for pair, verdict in verdicts.items() if verdict == "unsure"]
+    for j, o in (pair for pair in unsure if pair[0] < of.count):
+        y0 = of.forward(of.values)
+        if of.vjp({o: torch.ones_like(y0[o])})[j].isfinite().all():
+            continue
+        move = {j: exam.dice.direction(of.values[j])}
+        if changes_smoothly(
+            functools.partial(moved_by, of.forward, of.values, move), o
+        ):
+            x, by = exam.subject.inputs[of.which[o]], exam.subject.inputs[j]
+            yield NOT_FINITE(x, which=f"`{x}`", by=f"`{by}`")
+            return
+
+
+def changes_smoothly(at, o):
+    """Are the slopes to both sides the same, and no larger where one is nearer?"""
+    here, found = at(0.0)[o], []
+    for h in (1e-5, 1e-7):
+        ahead, behind = (at(h)[o] - here) / h, (here - at(-h)[o]) / h
+        found.append(max(ahead.norm(), behind.norm()).item())
+        if not (ahead - behind).norm() <= 1e-3 * found[-1]:
+            return False
+    return found[1] <= 1.1 * found[0]
 
 
 def accused(exam, of, wrong, is_right):

@@ -474,3 +474,73 @@ class RefusesABatch(Hadamard):
         if in_dims[1] is not None:
             raise NotImplementedError("y has no batch")
         return super().vmap(info, in_dims, x, y)
+
+
+# --- what the program's own tensors carry, and where a second derivative ends ----------
+
+
+def with_a_sum():
+    x, weight = draw((3, 4), (5, 4))
+    weight.requires_grad_().main_grad = torch.zeros(5, 4, dtype=torch.float64)
+    return x.requires_grad_(), weight
+
+
+class AddsToMainGrad(Function):
+    """The optimizer reads `main_grad`; what is returned for the weight counts, too."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.t()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        weight.main_grad.add_(g.t() @ x)
+        return g @ weight, None
+
+
+healthy(with_a_sum)(AddsToMainGrad)
+slip("AddsHalf", AddsToMainGrad, with_a_sum, {"g.t() @ x": "g.t() @ x / 2"}, "scaled")
+
+
+@broken(
+    "input-layout", lambda: draw((3, 4)), "ctx.needs_input_grad, in place of `flat."
+)
+class AsksACopy(Function):
+    @staticmethod
+    def forward(ctx, x):
+        flat = x.reshape(-1)
+        ctx.needed, ctx.shape = flat.requires_grad, x.shape
+        return 2 * flat
+
+    @staticmethod
+    def backward(ctx, g):
+        return (2 * g).reshape(ctx.shape) if ctx.needed else None
+
+
+@broken("raised", vector, "torch.enable_grad(), around what is differentiated there")
+class DifferentiatesInForward(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.autograd.grad(x.sin().sum(), x)[0]
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+@healthy(vector, None, "an output of dtype float8_e5m2 has no arithmetic")
+class ToFloat8(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.to(torch.float8_e5m2)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.double()
+
+
+@broken("double-backward-not-finite", lambda: (torch.zeros(3, dtype=torch.float64),))
+def cubed_norm(x):
+    return x.norm() ** 3
