@@ -182,7 +182,8 @@ def _chapters(folder, chapters):
         r"^- \*\*(.+?)\*\*[,，] ?(.+?)[:：] ?(.+)$", text, re.MULTILINE
     ):
         found = re.findall(r"\b\d\d\b", re.sub(r"\]\([^)]*\)", "", numbers))
-        wanted = [n for n in cards if n not in found] if found == ["19"] else found
+        course = [n for n in cards if "+" in cards[n]["minutes"]]  # 19 and 22 to 24: to look up
+        wanted = [n for n in course if n not in found] if found == ["19"] else found
         if set(wanted) <= set(cards) and wanted:
             through.append((name, hours, " ".join(wanted)))
     return cards, through
