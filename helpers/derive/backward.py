@@ -100,13 +100,11 @@ class Backward:
     def fit(self, step, argument, node):
         """Summed over what the operation broadcast."""
         have, want = tuple(self.values[step].shape), argument.shape
-        if have == want or (want == node.shape and node.op in BROADCASTS):
+        if want == (node.shape if node.op in BROADCASTS else have):
             return step
         if have != node.shape and node.op in BROADCASTS:
-            step, have = (
-                self.emit(f"{step}.expand({self.tape.sizes(node)})"),
-                node.shape,
-            )
+            step = self.emit(f"{step}.expand({self.tape.sizes(node)})")
+            have = node.shape
         if node.op in ("sum", "mean") or len(have) < len(want):
             return step
         if not want:

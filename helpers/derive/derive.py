@@ -98,7 +98,9 @@ class Derivation:
         saved = [tape.locals.get(name) for name in self.save]
         try:
             return tape, Backward(tape, saved)
-        except (RuntimeError, TypeError) as error:
+        except Refused:
+            raise
+        except Exception as error:  # of PyTorch, at what a rule makes
             raise Refused(f"a step of the backward fails: {error}") from None
 
     def told(self, tape, backward):

@@ -23,6 +23,15 @@ def example(*shapes):
     ]
 
 
+def sums_what_broadcasts(m, w):
+    t = m - w
+    t = t - t.sum(0, keepdim=True)
+    return t.mean(0)
+
+
+FORWARDS.append((sums_what_broadcasts, ((4, 6), (6,))))
+
+
 def built(source):
     names = {}
     exec(source, names)
