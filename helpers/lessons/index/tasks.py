@@ -105,7 +105,7 @@ TASKS = {  # by what they are about
              "(5 minutes)",
              "print the norms"),
         Task("take the optimizer's step inside the backward pass, without a norm "
-             "over all gradients (`register_post_accumulate_grad_hook`)",
+             "over all gradients (register_post_accumulate_grad_hook)",
              "24 An optimizer step inside backward",
              "11 Deeper: hooks of modules, parameters and nodes; gradient edges (14 "
              "minutes)",
@@ -337,7 +337,7 @@ TASKS = {  # by what they are about
              "23 An operation with a random state of its own",
              "23 An operation with a random state of its own",
              "two calls, and one seed"),
-        Task("export with dynamic shapes (`Dim`; `Constraints violated`)",
+        Task("export with dynamic shapes (`Dim`; Constraints violated)",
              "23 Export with dynamic shapes: Dim",
              "23 Export with dynamic shapes: Dim",
              "another size, loaded"),
