@@ -1,5 +1,7 @@
 """From a plain forward to the source of a Function, with a backward that one can read.
 
+Needs torch 2.10 or later, and none of its private parts.
+
 >>> import torch
 >>> from helpers.derive import derive
 >>> from helpers.derive.example import swish
