@@ -23,14 +23,27 @@ def random(*shape, dtype=torch.float64, seed=0):
     )
 
 
+def far(*shape, dtype=torch.float64, seed=0):
+    """Numbers from ±0.5 to ±20, in float16 to ±8, and a zero in five."""
+    if dtype.is_complex:
+        parts = [far(*shape, dtype=dtype.to_real(), seed=seed + k) for k in (0, 9)]
+        return torch.complex(*parts).detach().requires_grad_()
+    generator = torch.Generator().manual_seed(seed)
+    share, sign = torch.rand(2, *shape, dtype=torch.float64, generator=generator)
+    x = 0.5 * (16 if dtype == torch.float16 else 40) ** share
+    x = x.copysign(sign - 0.5).masked_fill(sign.sub(0.5).abs() < 0.1, 0)
+    return x.to(dtype).requires_grad_()
+
+
 def layouts(dtype):
-    """Tensors of one shape whose memory lies differently, and empty ones."""
+    """Tensors whose memory lies differently, an empty one, and one of large numbers."""
     return {
         "contiguous": random(3, 4, dtype=dtype),
         "transposed": random(4, 3, dtype=dtype).detach().t().requires_grad_(),
         "strided": random(3, 8, dtype=dtype).detach()[:, ::2].requires_grad_(),
         "empty": random(0, 4, dtype=dtype),
         "scalar": random(dtype=dtype),
+        "far": far(6, 8, dtype=dtype),
     }
 
 

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from helpers.ops.attention import attention
 from helpers.ops.linear_cross_entropy import linear_cross_entropy
-from tests.common import layouts, random
+from tests.common import far, layouts, random
 from tests.involution.reference import unfolded
 
 
@@ -82,6 +82,7 @@ def of_linear(dtype):
     weight = random(6, 2, dtype=dtype, seed=1).detach()[::2].t().requires_grad_()
     samples["not contiguous"] = (x, weight, random(2, dtype=dtype, seed=2))
     samples["expanded"] = (random(3, dtype=dtype).expand(2, 5, 3), weight, None)
+    samples["far"] = tuple(far(*size, dtype=dtype) for size in ((4, 3), (2, 3), (2,)))
     return samples
 
 
@@ -180,6 +181,8 @@ def of_linear_cross_entropy(dtype):
     samples["not contiguous"] = (x, weight, None, None, target, {})
     x, target = random(3, dtype=dtype).expand(5, 3), torch.tensor(2).expand(5)
     samples["expanded"] = (x, weight, None, None, target, {})
+    _, *layer_and_target, options = samples["smoothed"]
+    samples["far"] = (far(2, 2, 3, dtype=dtype), *layer_and_target, options)
     return samples
 
 
@@ -206,6 +209,7 @@ def of_involution(dtype):
         "strided": (*[torch.stack([t, t], -1)[..., 0] for t in same], 1, 1),
         "channels last": (same[0].to(memory_format=torch.channels_last), same[1], 1, 1),
         "empty batch": (*pair((0, 4, 5, 6), (0, 2, 3, 3, 5, 6)), 1, 1),
+        "far": (*[far(*t.shape, dtype=dtype) for t in same], 1, 1),
     }
 
 
@@ -243,6 +247,7 @@ def of_attention(dtype):
         "one query": (*tensors((1, 4), (7, 4), (7, 6)), None),
         "no query": (*tensors((0, 4), (7, 4), (7, 6)), None),
         "no key": (*tensors((5, 4), (0, 4), (0, 6)), None),
+        "far": (far(2, 3, 5, 4, dtype=dtype), *heads[1:], None),
     }
 
 
