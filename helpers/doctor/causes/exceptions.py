@@ -144,7 +144,7 @@ def told(subject, raised, text=None, x=None, **words):
         (re.search(pattern, message), meant) for pattern, meant in EXCEPTIONS.items()
     )
     match, meant = next(pair for pair in found if pair[0])
-    if text and meant is not GRAD_OUTPUT_MODIFIED:
+    if text and meant not in (GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED):
         finding = text(x, values=values, fails=_("fails with"), **words)
     elif shapes := re.search(SHAPE, message):
         return wrong_shape(subject, *shapes.groups(), values)

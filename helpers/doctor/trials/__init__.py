@@ -48,6 +48,7 @@ TRIALS = {  # in the order in which they are made: after which findings one is l
     derivative.derivative_of_forward: NOISY,
     again.layouts: ANOTHER,
     again.input_layouts: (*ANOTHER, *NOT_FINITE),
+    again.another_user: (*ANOTHER, *NOT_FINITE, "error"),
     again.unused_outputs: (*ANOTHER, *NOT_FINITE, "singular"),
     again.one_input: (*ANOTHER, "swapped"),
     second_derivative.second_derivative: NO_SECOND,

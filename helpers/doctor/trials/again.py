@@ -61,6 +61,12 @@ NOT_ASKED = warning(
     "When only {x} requires a gradient, backward still computes that of {others}.",
     look="ctx.needs_input_grad",
 )
+SHARED = error(
+    "another-user",
+    "The gradient of {x} is another where {x} is used elsewhere, too, and what comes "
+    "from there arrives first.",
+    look="what backward adds to: ctx.input_grad_buffers, .grad",
+)
 ONLY_ONE = error(
     "needs-input-grad-wrong",
     "Backward {fails} {x} as the only input that requires a gradient.",
@@ -132,23 +138,46 @@ def expanded(t):
     return t.new_ones(()).expand(t.shape)
 
 
-def strided(t):
-    """The dimensions in another order in memory, and gaps: no .view is possible."""
-    back = tuple(range(t.dim()))[::-1]
-    turned = t.permute(back).contiguous()
-    return torch.stack([turned, turned], -1)[..., 0].permute(back)
-
-
-def sliced(t):
-    """A part of a wider tensor, as `cat` and `chunk` make it: rows lie apart."""
+def laid(t, order, gap=None, wide=False):
+    """The same numbers otherwise in memory: the dimensions in this order; a gap after
+    each index of one of them; a part of a wider tensor."""
     if not t.dim():
         return t
-    beside = torch.zeros_like(t)
-    return torch.cat([beside, t, beside], -1).narrow(-1, t.shape[-1], t.shape[-1])
+    order = order([*range(t.dim())])
+    there = t.permute(order).contiguous()
+    if gap is not None:
+        gap %= t.dim()
+        there = there.repeat_interleave(2, gap)
+        there = there[(slice(None),) * gap + (slice(None, None, 2),)]
+    if wide:
+        beside, n = torch.zeros_like(there), there.shape[-1]
+        there = torch.cat([beside, there, beside], -1).narrow(-1, n, n)
+    return there.permute([order.index(d) for d in range(t.dim())])
+
+
+def as_is(dims):
+    return dims
+
+
+def reverse(dims):
+    return dims[::-1]
+
+
+def first_swapped(dims):
+    return [*dims[1::-1], *dims[2:]]
 
 
 FEW = 6  # calls with other sizes between two
-ODD = {N_("not contiguous"): strided, N_("a slice of a wider tensor"): sliced}
+ODD = {
+    N_("not contiguous"): functools.partial(laid, order=reverse, gap=-1),
+    N_("a slice of a wider tensor"): functools.partial(laid, order=as_is, wide=True),
+    N_("transposed in its first two dimensions"): functools.partial(
+        laid, order=first_swapped
+    ),
+    N_("every second row of a longer tensor"): functools.partial(
+        laid, order=as_is, gap=0
+    ),
+}
 EXPANDED = N_("an expanded view, as `.sum()` makes it")
 
 
@@ -195,6 +224,26 @@ def copy_asked(subject):
                     gaps = {"code": ast.unparse(node), "line": source.line(node)}
                     return _(COPY_ASKED).format(function=source.fn.__name__, **gaps)
     return None
+
+
+def another_user(exam):
+    """Is the gradient the same where another use of each input has come first?"""
+    if not exam.has_own_nodes:
+        return
+    run = exam.another_run()
+    if any(t._version for t in run.examined):  # changed in place: it is an output
+        return
+    others = [1 * t for t in run.examined]  # made last, so they go back first
+    expected = [
+        torch.ones_like(v) if grad is None else grad + 1
+        for v, grad in zip(exam.subject.values, exam.first, strict=True)
+    ]
+
+    def gradients():
+        run.outputs = [*run.outputs, *others]
+        return exam.subject.backward(run, [*exam.vs, *map(torch.ones_like, others)])
+
+    yield from exam.compare(SHARED, gradients, expected)
 
 
 class Nothing(torch.autograd.Function):

@@ -71,7 +71,7 @@ def what_backward_does(exam):
     if changed:
         callers = filter(has_memory, (*exam.run.passed, *exam.run.outputs))
         own = {*map(memory, changed)}.isdisjoint(map(memory, callers))
-        severity = "warning" if own else None  # for only a second call fails
+        severity = "warning" if own and not fails_again(exam) else None
         yield SAVED_MODIFIED(which=_(", by backward itself"), severity=severity)
     subject = exam.subject
     trained = [subject.names[k] for k in subject.examined if k not in subject.frozen]
@@ -101,6 +101,15 @@ BACKWARD_NOT_FINITE = error(
 SINGULAR = note(
     "singular", "The gradient of {x} is infinite at the edge of the domain."
 )
+
+
+def fails_again(exam):
+    """Does the same backward raise the second time, as under retain_graph=True?"""
+    try:
+        exam.subject.backward(exam.run, exam.vs, retain=True)
+    except CallError:
+        return True
+    return False
 
 
 def gradients_are_finite(exam):

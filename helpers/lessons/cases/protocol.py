@@ -544,3 +544,44 @@ class ToFloat8(Function):
 @broken("double-backward-not-finite", lambda: (torch.zeros(3, dtype=torch.float64),))
 def cubed_norm(x):
     return x.norm() ** 3
+
+
+if hasattr(torch.autograd.function.FunctionCtx, "input_grad_buffers"):  # torch 2.15
+    slip(
+        "AddsTooMuch",
+        Double,
+        vector,
+        {
+            "return 2 * grad_output": "(sum_so_far,) = ctx.input_grad_buffers\n"
+            "        if sum_so_far is None:\n"
+            "            return 2 * grad_output\n"
+            "        sum_so_far.add_(3 * grad_output)"
+        },
+        "another-user",
+    )
+
+slip(
+    "WritesWhatItSaved",
+    Square,
+    vector,
+    {
+        "ctx.save_for_backward(x)": "ctx.save_for_backward(2 * x)",
+        "grad_output * 2 * x": "x.mul_(grad_output)",
+    },
+    "saved-modified",
+)
+
+
+@broken("input-layout", lambda: draw((2, 3, 4)), "every second row")
+class ReadsRows(Function):
+    """As kernels do that check the last stride only, and take rows to be in order."""
+
+    @staticmethod
+    def forward(ctx, x):
+        x = x if x.stride(-1) == 1 else x.contiguous()
+        rows = x.as_strided((x.shape[0] * x.shape[1], x.shape[2]), (x.stride(1), 1))
+        return 2 * rows.reshape(x.shape)
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
