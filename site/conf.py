@@ -231,6 +231,13 @@ def on_source_read(app, document, content):
                 *cell["metadata"].get("tags", []),
                 "hide-output",
             ]
+        if cell is not first and cell["metadata"].get("jupyter", {}).get(
+            "source_hidden"
+        ):
+            cell["metadata"]["tags"] = [
+                *cell["metadata"].get("tags", []),
+                "hide-input",
+            ]
         if cell["cell_type"] == "markdown":
             source = lead_to_headings(edition(document), "".join(cell["source"]))
             cell["source"] = lead_to_the_repository(document, source)

@@ -43,6 +43,7 @@ DOCTOR = ROOT / "helpers" / "doctor"
 # accepts it.
 BEHIND = {
     "02_static_functions",
+    "05_higher_order",
     "09_custom_operators",
     "14_across_processes",
     "15_the_kernel_again",

@@ -1,14 +1,16 @@
-"""`drill("3.a")`: one line to write, in a minute, between the larger exercises."""
+"""`drill("3.a")`: a line or a few, written between the larger exercises."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import raises
 from helpers.lessons.judge.properties import random
+from helpers.lessons.judge.source import edited, made_of, outline
 from helpers.lessons.judge.surroundings import usual_settings
 from helpers.lessons.language import N_, _, at, followed
 
@@ -41,25 +43,57 @@ def jacobian_of(forward, size):
             yield (i, j), jacobian[i, j]
 
 
+def third_of(f, *derivatives):
+    """One case: `f`, a point and the order, and these derivatives of `f` there."""
+    x = random(2, 3).requires_grad_()
+    yield (f, x, len(derivatives)), tuple(d(x.detach()) for d in derivatives)
+
+
+def twice():
+    """One case: a point, and the first and the second derivative of sinh²."""
+    x = random(2, 3).requires_grad_()
+    y = x.detach()
+    yield (x,), ((2 * y).sinh(), 2 * (2 * y).cosh())
+
+
+def first_and_second(kind, x):
+    """Both derivatives of the square of a Function."""
+    (first,) = torch.autograd.grad(kind.apply(x).square().sum(), x, create_graph=True)
+    return first, torch.autograd.grad(first.sum(), x)[0]
+
+
 @dataclass(frozen=True)
 class Drill:
-    """One line, which a learner writes as a lambda.
+    """One line, which a learner writes as a lambda; or what "Write it yourself" asks
+    for.
 
     cases:  a function without arguments that makes (arguments, expected) pairs
-    answer: a right lambda, as source
-    wrong:  {lambda as source: what is said to whoever wrote what computes the same}
+    answer: a right answer, as source: a lambda, or what defines one name
+    wrong:  {source, or (old, new) in the answer: what is said to whoever wrote what
+            does the same}
     why:    said under the answer
+    stub:   the source of what the cell held before anyone touched it; of a lambda,
+            `...` tells
+    called: what is written -> the function that the cases are for
+    names:  what sources may use beside torch, by name
     """
 
     number: str
     cases: Callable[[], Iterable]
     answer: str
-    wrong: dict[str, str]
+    wrong: dict[str | tuple[str, str], str]
     why: str
+    stub: str = ""
+    called: Callable = lambda line: line
+    names: dict = field(default_factory=dict)
 
     @usual_settings()
     def verdict(self, line):
         """One line that begins with ○, ✗ or ✓."""
+        if self.stub and outline(line) == outline(self.made(self.stub)):
+            line = _untouched
+        elif self.stub:
+            line = self.called(line)
         if not callable(line):
             return "✗ " + _(
                 "{number}: write a lambda, such as `lambda g: 2 * g`"
@@ -70,11 +104,11 @@ class Drill:
                 return "○ " + _("{number}: not attempted yet").format(
                     number=self.number
                 )
-            wrong = (
-                raises(given, _("your line raises {kind}: {message}"))
-                if isinstance(given, Exception)
-                else _difference(given, expected)
-            )
+            if isinstance(given, Exception):
+                wrong = raises(given, _("your code raises {kind}: {message}"))
+                wrong = wrong.removesuffix(".") + "."
+            else:
+                wrong = _difference(given, expected)
             if wrong:
                 why = self._known(line)
                 return "✗ " + at(self.number, followed(wrong, why))
@@ -84,24 +118,34 @@ class Drill:
         """Print the verdict on a learner's lambda."""
         print(self.verdict(line))
 
+    def made(self, source):
+        """What a source defines, or a pair (old, new) makes of the answer."""
+        if isinstance(source, tuple):
+            source = edited(self.answer, dict([source]))
+        names = {"torch": torch, **self.names}
+        if source.startswith("lambda"):
+            return eval(source, names)
+        name = re.search(r"^(?:def|class) (\w+)|^(\w+) =", source, re.MULTILINE)
+        return made_of(source, names, name[1] or name[2])
+
     def _known(self, line):
         inputs = [arguments for arguments, _expected in self.cases()]
         given = [_called(line, arguments) for arguments in inputs]
-        if any(isinstance(value, Exception) for value in given):
-            return None
         for source, why in self.wrong.items():
-            theirs = [_called(made(source), arguments) for arguments in inputs]
+            wrong = self.called(self.made(source))
+            theirs = [_called(wrong, arguments) for arguments in inputs]
             if not any(map(_difference, given, theirs)):
                 return _(why)
         return None
 
 
-def made(source):
-    """The lambda of its source."""
-    return eval(source, {"torch": torch})
+def _untouched(*arguments):
+    return ...
 
 
 def _difference(given, right):
+    if isinstance(given, Exception) or isinstance(right, Exception):
+        return repr(given) != repr(right)
     return wrong_outputs(given, right, differentiable=False, what=_("what it returns"))
 
 
@@ -115,6 +159,16 @@ def _called(line, arguments):
     except Exception as error:
         return error
 
+
+MINE = """\
+class Mine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (torch.exp(x) - torch.exp(-x)) / 2
+
+    @staticmethod
+"""
 
 _DRILLS = (
     Drill(
@@ -197,17 +251,56 @@ _DRILLS = (
         N_("exp(x) is `y + 1`."),
     ),
     Drill(
-        "5.a",
-        lambda: backward_of(lambda x: 3 * x**2, (3,)),
-        "lambda v, x: 6 * x * v",
+        "5.derivatives",
+        lambda: third_of(torch.sin, torch.cos, lambda x: -x.sin(), lambda x: -x.cos()),
+        """\
+def derivatives(f, x, order):
+    values = [f(x)]
+    for _ in range(order):
+        values.append(torch.autograd.grad(values[-1].sum(), x, create_graph=True)[0])
+    return values[1:]
+""",
         {
-            "lambda v, x: 3 * x**2 * v": N_("That is the gradient, times `v`."),
-            "lambda v, x: 6 * x": N_("That is the diagonal of `H`, without `v`."),
+            (", create_graph=True", ""): N_(
+                "A derivative without `create_graph=True` has no history, so there is "
+                "nothing to differentiate again."
+            ),
+            ("[-1].sum()", "[-1]"): N_(
+                "`grad` goes back from one number. Sum the elements first."
+            ),
+            ("[-1].sum()", "[0].sum()"): N_("Differentiate the last derivative."),
+            ("values[1:]", "values"): N_("The list begins with the first derivative."),
+            ("return values[1:]", "values[1:]"): N_("Is a `return` missing?"),
         },
-        N_("the gradient is 3x², and its derivative 6x stands on the diagonal of `H`."),
+        N_("each derivative kept its history for the next."),
+        stub="def derivatives(f, x, order): ...",
+        called=lambda derivatives: lambda f, x, order: tuple(derivatives(f, x, order)),
     ),
     Drill(
-        "5.b",
+        "5.again",
+        twice,
+        MINE
+        + """\
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * (torch.exp(x) + torch.exp(-x)) / 2
+""",
+        {
+            ("(x,) = ctx.saved_tensors", "x = ctx.saved_tensors[0].detach()"): N_(
+                "What the slope is computed from has no history, so the second "
+                "derivative takes the slope for a constant."
+            ),
+            ("torch.exp(x) + ", "torch.exp(x) - "): N_(
+                "The derivative of exp(-x) is -exp(-x), so the sign changes."
+            ),
+            ("grad_output * ", ""): N_("`backward` multiplies by `grad_output`."),
+        },
+        N_("what `backward` computes from a saved input is recorded."),
+        stub=MINE + "    def backward(ctx, grad_output): ...\n",
+        called=lambda kind: lambda x: first_and_second(kind, x),
+    ),
+    Drill(
+        "5.a",
         lambda: backward_of(lambda g, x: g * torch.cos(x), (3,), (3,)),
         "lambda h, g, x: -h * g * torch.sin(x)",
         {
@@ -218,6 +311,16 @@ _DRILLS = (
             "lambda h, g, x: -g * torch.sin(x)": N_("`h` arrives. Multiply by it."),
         },
         N_("a backward pass is a function of `g` and `x`, with a gradient for each."),
+    ),
+    Drill(
+        "5.b",
+        lambda: backward_of(lambda x: 3 * x**2, (3,)),
+        "lambda v, x: 6 * x * v",
+        {
+            "lambda v, x: 3 * x**2 * v": N_("That is the gradient, times `v`."),
+            "lambda v, x: 6 * x": N_("That is the diagonal of `H`, without `v`."),
+        },
+        N_("the gradient is 3x², and its derivative 6x stands on the diagonal of `H`."),
     ),
     Drill(
         "6.a",

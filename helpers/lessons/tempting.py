@@ -192,13 +192,6 @@ TEMPTING = {
             "an intermediate comes back without a history."
         ),
     },
-    "5 once": {
-        "an error": N_(
-            "The error waits in a node that leads nowhere. `grad` follows only edges "
-            "that lead to `x`."
-        ),
-        "right": N_("`once_differentiable` runs `backward` without recording."),
-    },
     "5 penalty": {
         "w1 and w2": N_(
             "The layer after the activation is reached through `grad_output`, and that "

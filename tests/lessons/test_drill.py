@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from helpers.lessons import drill
-from helpers.lessons.drill import DRILLS, made
+from helpers.lessons.drill import DRILLS
 
 each_drill = pytest.mark.parametrize("given", DRILLS.values(), ids=DRILLS)
 
 
 @each_drill
 def test_a_drill_is_untouched_right_and_wrong(given):
-    assert given.verdict(lambda *a: ...).startswith("○")
-    assert given.verdict(made(given.answer)) == f"✓ {given.number}: {given.why}"
+    assert given.verdict(given.made(given.stub or "lambda *a: ...")).startswith("○")
+    assert given.verdict(given.made(given.answer)) == f"✓ {given.number}: {given.why}"
     assert given.wrong, "which wrong line tempts?"
     for source, why in given.wrong.items():
-        assert given.verdict(made(source)).startswith("✗"), source
-        assert given.verdict(made(source)).endswith(why), source
+        assert given.verdict(given.made(source)).startswith("✗"), source
+        assert given.verdict(given.made(source)).endswith(why), source
 
 
 def test_what_cannot_be_judged_is_said():

@@ -5,6 +5,7 @@ import warnings
 import weakref
 
 import torch
+from scipy import special
 from torch.autograd import Function, functional, grad
 
 from helpers.lessons.exercise import Exercise
@@ -255,4 +256,62 @@ EXERCISE_3 = Exercise(
     explanation="x comes out of saved_tensors with its history, so torch.sigmoid(x) in "
     "backward is recorded, and the second derivative sees it. The price is a "
     "second evaluation.",
+)
+
+
+class PsiTimes(Function):
+    @staticmethod
+    def forward(ctx, g, x):
+        ctx.save_for_backward(g, x)
+        return g * torch.from_numpy(special.psi(x.detach().numpy()))
+
+    @staticmethod
+    def backward(ctx, h):
+        g, x = ctx.saved_tensors
+        psi, slope = special.psi(x.numpy()), special.polygamma(1, x.numpy())
+        return h * torch.from_numpy(psi), h * g * torch.from_numpy(slope).to(x.dtype)
+
+
+class LogGamma(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.from_numpy(special.gammaln(x.detach().numpy()))
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return PsiTimes.apply(grad_output, *ctx.saved_tensors)
+
+
+SLOPE = "PsiTimes.apply(grad_output, *ctx.saved_tensors)"
+EXERCISE_4 = Exercise(
+    number="5.4",
+    name="LogGamma",
+    reference=LogGamma,
+    stub="class LogGamma(Function): ...",
+    wrong=[
+        (
+            {
+                SLOPE: "grad_output * torch.from_numpy(special.psi("
+                "ctx.saved_tensors[0].detach().numpy()))"
+            },
+            "silently wrong",
+        ),
+        (
+            {SLOPE: SLOPE.replace("grad_output", "torch.ones_like(grad_output)")},
+            "grad_output",
+        ),
+        ({SLOPE: "None"}, "is None"),
+    ],
+    like=torch.lgamma,
+    inputs=(Inputs(shapes="N D", of=lambda x: 1 + x.abs()),),
+    order=2,
+    success="SciPy computes it, and both derivatives are right.",
+    hints=(
+        "The slope is a function of `grad_output` and `x`. Make it a Function.",
+        "For g · psi(x), where h arrives: h · psi(x) for `g`, h · g · polygamma(1, x) "
+        "for `x`.",
+    ),
+    explanation="The backward of `PsiTimes` is the second derivative. A third needs a "
+    "third Function, or torch.lgamma, which has them all.",
 )
