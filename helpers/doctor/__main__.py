@@ -43,12 +43,19 @@ def number(text):
 
 def load(target):
     """What "module.py:name" or "package.module:name" names; a module is
-    instantiated."""
-    path, _colon, name = target.rpartition(":")
+    instantiated. Ends with a sentence where there is nothing of this name."""
+    path, colon, name = target.rpartition(":")
+    if not colon or path.endswith(".py") and not os.path.isfile(path):
+        parser().error(f"{target} must be module.py:name, and module.py a file")
     if path.endswith(".py"):
         module = types.SimpleNamespace(**runpy.run_path(path, run_name="examined"))
     else:
-        module = importlib.import_module(path)
+        try:
+            module = importlib.import_module(path)
+        except ModuleNotFoundError as error:
+            parser().error(f"{target}: {error}")
+    if not hasattr(module, name):
+        parser().error(f"{path} has no {name}")
     fn = getattr(module, name)
     return fn() if isinstance(fn, type) and issubclass(fn, torch.nn.Module) else fn
 
@@ -141,6 +148,11 @@ def main(argv=None):
     """Examine what the command line names; returns the exit status."""
     options = parser().parse_args(argv)
     if options.run:
+        if not os.path.isfile(options.run[0]):
+            parser().error(f"there is no file {options.run[0]}")
+        if own := {"--json", "--skip", "--accept", "--child"} & {*options.run[1:]}:
+            names = ", ".join(sorted(own))
+            print(f"{names} goes to {options.run[0]}: for the doctor, before --run")
         return run(
             options.run,
             options.json,
@@ -157,6 +169,10 @@ def main(argv=None):
     report = examine(fn, *options.inputs, **more)
     show(report, options.json, report.findings)
     if not report.examined:
+        vectors = [t for t in options.inputs if getattr(t, "ndim", 0) == 1]
+        if vectors and not options.json:
+            n = len(vectors[0])
+            print(f"--input {n} is a vector of {n} elements; a number is --value {n}")
         return NOT_RUN
     return 0 if report.ok else WRONG
 

@@ -87,6 +87,21 @@ def test_the_status_says_whether_it_is_right(arguments, status, mine):
     assert main(arguments.format(mine).split()) == status
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("{}:Scal --input 3", "has no Scal"),
+        ("none.py:Scale --input 3", "must be module.py:name"),
+        ("no_such_module:Scale --input 3", "No module named"),
+        ("--run none.py", "there is no file none.py"),
+    ],
+)
+def test_what_is_not_there_is_not_run(arguments, words, mine, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(arguments.format(mine).split())
+    assert left.value.code == 2 and words in capsys.readouterr().err
+
+
 def test_it_prints_json_and_takes_what_is_trained(mine, capsys):
     assert main([f"{mine}:add", "--input", "3x4", "--trained", "4", "--json"]) == 0
     judged = json.loads(capsys.readouterr().out)["judged"]

@@ -47,9 +47,18 @@ class Edit(NamedTuple):
         """Where it is, in words."""
         return place(self.code.line(self.node), self.code.fn.__name__)
 
+    def quoted(self):
+        """(new, old) as text; both empty if lines change places."""
+        if not self.said:
+            return self.code.quoted(self)
+        if len(self.puts) > 1:
+            return "", ""
+        ((node, new),) = self.puts.items()
+        return new, ast.unparse(node)
+
     def change(self, tried=True):
         """The `Change` that it is; tried: does it hold for other sizes, too?"""
-        new, old = ("", "") if self.said else self.code.quoted(self)
+        new, old = self.quoted()
         return Change(
             _(RIGHT_IF if tried else RIGHT_HERE).format(
                 what=self.said or _(STANDS).format(new=new, old=old)
