@@ -26,6 +26,7 @@ from importlib import import_module
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.benchmark import Timer
 from torch.utils.checkpoint import checkpoint
 
@@ -97,31 +98,35 @@ def with_its_matrix(query, key, value):
     return (query @ key.mT * query.shape[-1] ** -0.5).softmax(-1) @ value
 
 
+def by_the_math_backend(query, key, value):
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(query, key, value)
+
+
 def benchmark_attention(options):
-    torch.manual_seed(0)
-    inputs = [torch.randn(1, 8, 2048, 64, requires_grad=True) for _ in range(3)]
+    fused, ours = F.scaled_dot_product_attention, attention
+    trials = [  # (order, length, {name: the way})
+        (1, 2048, {"F.scaled_dot_product_attention": fused, "attention": ours}),
+        (2, 2048, {"by the math backend": by_the_math_backend, "attention": ours}),
+        *(
+            (1, n, {"plain": with_its_matrix, "attention": ours})
+            for n in (8, 16, 32, 64)
+        ),
+    ]
+    for order, length, ways in trials:
+        torch.manual_seed(0)
+        inputs = [torch.randn(1, 8, length, 64, requires_grad=True) for _ in range(3)]
 
-    def first(way, create_graph=False):
-        return torch.autograd.grad(
-            way(*inputs).square().sum(), inputs, create_graph=create_graph
-        )
+        def derivative(way, order=order, inputs=inputs):
+            y = way(*inputs)
+            for left in reversed(range(order)):
+                loss = sum(t.square().sum() for t in (y if left < order - 1 else [y]))
+                y = torch.autograd.grad(loss, inputs, create_graph=left > 0)
+            return y
 
-    def second(way):
-        slopes = first(way, create_graph=True)
-        return torch.autograd.grad(sum(g.square().sum() for g in slopes), inputs)
-
-    ways = {
-        "F.scaled_dot_product_attention": F.scaled_dot_product_attention,
-        "with its matrix": with_its_matrix,
-        "attention": attention,
-    }
-    size = "1 x 8 x 2,048 x 64, float32"
-    for order, make in {"first": first, "second": second}.items():
-        title = f"{order} derivative of the sum of squares, {size}"
-        compare(
-            title, {name: partial(make, way) for name, way in ways.items()}, options
-        )
-        ways.pop("F.scaled_dot_product_attention", None)  # it has one derivative
+        title = f"derivative {order} of the sum of squares, 1 x 8 x {length} x 64"
+        ways = {name: partial(derivative, way) for name, way in ways.items()}
+        compare(title, ways, options)
 
 
 def benchmark_linear_cross_entropy(options):

@@ -21,11 +21,13 @@ appendix B, https://arxiv.org/abs/2205.14135
 
 Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
 
-With 8 heads of 2,048 x 64 in float32, on one thread of an Intel Xeon with AVX-512, from
-`python -m tools.benchmark attention --threads 1`, for the first derivative: 1.44 times
-the time of `F.scaled_dot_product_attention`. An input being 1, the peak of memory is at
-most 7.4 from 128 places on, 21.2 for the second derivative. On a GPU, the size of a
-block was chosen by figures of an older version, and is not measured.
+With 8 heads of 64 in float32, on one thread of an Intel Xeon with AVX-512 that others
+used, too, from `python -m tools.benchmark attention --threads 1`: the first derivative
+of 2,048 places takes 1.45 of the time of `F.scaled_dot_product_attention`; of 8 to 64
+places, 1.2 to 1.3 of plain attention's. The second takes 1.1 of the math backend's time,
+and 64 MiB where that needs 1,448. An input being 1, the peak is at most 8 from 128 places
+on, 22 for the second derivative. On a GPU, the size of a block was chosen by figures of
+an older version, and is not measured.
 
 >>> import torch
 >>> query, key, value = torch.ones(3, 5, 4, dtype=torch.float64, requires_grad=True)
@@ -36,7 +38,7 @@ tensor([5., 5., 5., 5.], dtype=torch.float64)
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress, product
@@ -64,8 +66,7 @@ class Blocks:
     chunk_size:   how many rows of the scores are in a block, of one head or of several
     is_causal:    does each query see only the keys up to its own place?
     pull_back:    (wanted, hidden, *parts, *grad_outputs) -> the gradients wanted
-    push_forward: (hidden, *parts, *tangents) -> the tangents of the results
-    Without these two, autograd differentiates the function.
+    Without it, autograd differentiates the function.
     """
 
     function: Callable
@@ -74,7 +75,6 @@ class Blocks:
     chunk_size: int
     is_causal: bool
     pull_back: Callable | None = None
-    push_forward: Callable | None = None
 
     def __call__(self, *tensors):
         first, results = tensors[0], []
@@ -104,12 +104,12 @@ class Blocks:
                 for n, part in enumerate(self.function(hidden, *given)):
                     kind, place = self.gives[n]
                     if len(results) == n:  # of the first block
-                        if place is None:
-                            shape = *batch, L, part.shape[-1]
-                        else:
-                            shape = tensors[place].shape
-                        strides = strides_like(first, shape)
-                        results.append(part.new_empty_strided(shape, strides).zero_())
+                        like = tensors[place or 0]
+                        if place is None:  # the last stride, 0, is taken for 1
+                            like = first[..., :1].expand(*batch, L, part.shape[-1])
+                        strides = torch.empty_like(like, device="meta").stride()
+                        result = part.new_empty_strided(like.shape, strides)
+                        results.append(result.zero_())
                     narrowed(results[n], (*heads, *last[kind])).add_(part)
                     del part  # before the next one is made
         return tuple(
@@ -128,17 +128,15 @@ class Blocks:
             takes=(*self.takes, *(kind for kind, _ in self.gives)),
             gives=tuple(compress(gradients, wanted)),
             pull_back=None,
-            push_forward=None,
         )
 
     def jacobian_vector_product(self):
         """(*tensors, *tangents) -> the tangents of the results."""
         return replace(
             self,
-            function=self.push_forward or partial(pushed_forward, self.function),
+            function=partial(pushed_forward, self.function),
             takes=self.takes + self.takes,
             pull_back=None,
-            push_forward=None,
         )
 
 
@@ -153,19 +151,6 @@ def narrowed(tensor, block):
         if part and tensor.shape[dim] not in (1, part[1]):
             tensor = tensor.narrow(dim, *part)
     return tensor
-
-
-def place_of_rows(tensor):
-    """Where dimension -2 stands in memory: before the first of smaller stride."""
-    strides = tensor.stride()[:-1]
-    return next(d for d, stride in enumerate(strides) if stride <= strides[-1])
-
-
-def strides_like(tensor, shape):
-    """The strides of a dense tensor whose rows stand where those of the tensor do."""
-    at = place_of_rows(tensor)
-    moved = *shape[:at], shape[-2], *shape[at:-2], shape[-1]
-    return torch.empty(moved, device="meta").movedim(at, -2).stride()
 
 
 class ByBlocks(torch.autograd.Function):
@@ -194,10 +179,6 @@ class ByBlocks(torch.autograd.Function):
             primals = [
                 None if t is None else unpack_dual(t).primal for t in ctx.saved_tensors
             ]
-            tangents = (
-                tangent if primal is not None and primal.is_floating_point() else None
-                for primal, tangent in zip(primals, tangents, strict=True)
-            )
             blocks = ctx.blocks.jacobian_vector_product()
             return ByBlocks.apply(blocks, *primals, *tangents)
 
@@ -222,9 +203,7 @@ def pulled_back(function, wanted, hidden, *arguments):
     tensors, grad_outputs = arguments[: len(wanted)], arguments[len(wanted) :]
     recorded = torch.is_grad_enabled()  # not where `ByBlocks` runs it
     with torch.enable_grad():
-        leaves = [
-            leaf(t) if want else t for t, want in zip(tensors, wanted, strict=True)
-        ]
+        leaves = leaves_of(tensors, wanted)
         results = function(hidden, *leaves)
         return vjp(results, compress(leaves, wanted), grad_outputs, recorded)
 
@@ -233,23 +212,23 @@ def pushed_forward(function, hidden, *arguments):
     """The Jacobian-vector product of a block: the vjp of its vjp, which is linear."""
     half = len(arguments) // 2
     tensors, tangents = arguments[:half], arguments[half:]
-    moved = [tangent is not None for tangent in tangents]
+    moved = [t is not None and t.is_floating_point() for t in tangents]
     recorded = torch.is_grad_enabled()
     with torch.enable_grad():
-        leaves = [
-            leaf(t) if moves else t for t, moves in zip(tensors, moved, strict=True)
-        ]
+        leaves = leaves_of(tensors, moved)
         results = tuple(function(hidden, *leaves))
         grad_outputs = [torch.zeros_like(t, requires_grad=True) for t in results]
         products = vjp(results, compress(leaves, moved), grad_outputs, True)
         return vjp(products, grad_outputs, compress(tangents, moved), recorded)
 
 
-def leaf(tensor):
-    """The same tensor, as one with respect to which a block can be differentiated."""
-    if tensor.requires_grad:
-        return tensor.view_as(tensor)
-    return tensor.detach().requires_grad_()
+def leaves_of(tensors, wanted):
+    """The same, with tensors of their own where a derivative is wanted."""
+    leaves = list(tensors)
+    for n in compress(range(len(leaves)), wanted):
+        t = leaves[n]
+        leaves[n] = t.view_as(t) if t.requires_grad else t.detach().requires_grad_()
+    return leaves
 
 
 def vjp(results, leaves, grad_outputs, create_graph):
@@ -268,6 +247,7 @@ def vjp(results, leaves, grad_outputs, create_graph):
     )
 
 
+NAMES = "query", "key", "value", "attn_mask"
 WHOLE = 64 * 64  # a matrix of so many weights is made at once, and kept
 
 
@@ -276,7 +256,10 @@ WHOLE = 64 * 64  # a matrix of so many weights is made at once, and kept
 
 def weights(scale, hidden, query, key, mask):
     """The softmax of each row of the scores; zeros where a query sees no key."""
-    scores = (scale * query) @ key.mT
+    if torch.compiler.is_compiling():  # grad(jvp(grad)) raises with the other one
+        scores = scale * (query @ key.mT)
+    else:
+        scores = (scale * query) @ key.mT
     if hidden is not None:
         scores = scores.masked_fill(hidden, -math.inf)
     if mask is None:
@@ -309,16 +292,6 @@ def pull_back(scale, wanted, hidden, query, key, value, mask, grad_output):
         yield (P.mT @ grad_output).sum_to_size(value.shape)
     if wanted[3]:
         yield dS.sum_to_size(mask.shape)
-
-
-def push_forward(scale, hidden, query, key, value, mask, dQ, dK, dV, dmask):
-    """The tangent of the output, from those of query, key, value and mask."""
-    P = weights(scale, hidden, query, key, mask)
-    dS = (scale * dQ) @ key.mT + (scale * query) @ dK.mT
-    if dmask is not None:
-        dS = dS + dmask
-    dP = P * (dS - (P * dS).sum(-1, keepdim=True))
-    yield dP @ value + P @ dV
 
 
 def later(rows, keys, device):
@@ -376,13 +349,31 @@ def attention(
     Not supported: dropout on the weights.
     Raises TypeError or ValueError for other arguments.
     """
-    tensors = {"query": query, "key": key, "value": value}
-    if attn_mask is not None:
-        tensors["attn_mask"] = attn_mask
-    for name, tensor in tensors.items():
-        _check_tensor(name, tensor, query)
-    if not isinstance(is_causal, bool) or not isinstance(enable_gqa, bool):
-        got = f"{type(is_causal).__name__} and {type(enable_gqa).__name__}"
+    tensors = [query, key, value, *([] if attn_mask is None else [attn_mask])]
+    for name, tensor in zip(NAMES, tensors, strict=False):
+        if not isinstance(tensor, torch.Tensor):
+            got = type(tensor).__name__
+            raise TypeError(f"{name} must be a torch.Tensor, got {got}")
+        is_mask = name == "attn_mask"
+        is_number = tensor.is_floating_point() and tensor.dtype.itemsize > 1
+        if not is_number and not (is_mask and tensor.dtype == torch.bool):
+            raise TypeError(
+                f"{name} must be floating-point, of 16 bits or more, got {tensor.dtype}"
+            )
+        if tensor.layout is not torch.strided:
+            raise TypeError(
+                f"{name} must be dense (torch.strided), got {tensor.layout}"
+            )
+        if tensor.device != query.device:
+            raise ValueError(
+                f"{name} is on {tensor.device}, but query is on {query.device}"
+            )
+        if not is_mask and tensor.dim() < 2:
+            raise ValueError(
+                f"{name} must have two dimensions or more, got {tuple(tensor.shape)}"
+            )
+    if {type(is_causal), type(enable_gqa)} != {bool}:
+        got = f"{is_causal!r} and {enable_gqa!r}"
         raise TypeError(f"is_causal and enable_gqa must be bools, got {got}")
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask must be None if is_causal is True")
@@ -390,88 +381,82 @@ def attention(
         raise ValueError(
             f"dropout_p must be 0, got {dropout_p}: put a dropout behind attention instead"
         )
-    if isinstance(chunk_size, bool) or not isinstance(chunk_size, int | None):
-        raise TypeError(f"chunk_size must be an int, got {type(chunk_size).__name__}")
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size must be 1 or more, got {chunk_size}")
+    if chunk_size is not None and (type(chunk_size) is not int or chunk_size < 1):
+        raise ValueError(f"chunk_size must be an int, 1 or more, got {chunk_size!r}")
 
     def shapes():
-        return ", ".join(str(tuple(tensor.shape)) for tensor in (query, key, value))
+        got = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        return f"(..., L, E), (..., S, E), (..., S, Ev) and (..., L, S), got {got}"
 
     (L, E), S = query.shape[-2:], key.shape[-2]
-    if E == 0 or key.shape[-1] != E:
-        raise ValueError(
-            f"query and key must end in one size, 1 or more, got {shapes()}"
-        )
-    if value.shape[-2] != S:
-        raise ValueError(f"key and value must have one size at -2, got {shapes()}")
+    if E == 0 or key.shape[-1] != E or value.shape[-2] != S:
+        raise ValueError(f"query, key, value and attn_mask must have shapes {shapes()}")
+    if isinstance(scale, torch.Tensor) and not (scale.requires_grad or scale.dim()):
+        scale = scale.item()
     if scale is None:
         scale = E**-0.5
-    elif (
-        isinstance(scale, torch.Tensor) and not scale.requires_grad and not scale.dim()
-    ):
-        scale = scale.item()
-    elif isinstance(scale, bool) or not isinstance(scale, (int, float, Real)):
-        raise TypeError(f"scale must be a number, got {type(scale).__name__}")
-    elif not math.isfinite(scale):
-        raise ValueError(f"scale must be finite, got {scale}")
+    elif not isinstance(scale, (int, float, Real)) or not math.isfinite(scale):
+        raise ValueError(f"scale must be a finite number, got {scale!r}")
     groups = 1
     if enable_gqa:
         heads, *fewer = (t.shape[-3] if t.dim() > 2 else 0 for t in (query, key, value))
         if not all(fewer) or any(heads % few for few in fewer):
             raise ValueError(
                 "with enable_gqa, key and value must have numbers of heads, at -3, "
-                f"that divide that of query, got {shapes()}"
+                f"that divide that of query: {shapes()}"
             )
         if fewer[0] == fewer[1]:
             groups = heads // fewer[0]
         else:
-            key, value = (
-                t.repeat_interleave(heads // t.shape[-3], -3) for t in (key, value)
-            )
-    batch, *others = (t.shape[:-2] for t in (query, key, value))
+            for n in (1, 2):
+                tensors[n] = tensors[n].repeat_interleave(heads // fewer[n - 1], -3)
+    batch, *others = (tensor.shape[:-2] for tensor in tensors[:3])
     if groups > 1:
         others = [(*other[:-1], other[-1] * groups) for other in others]
-    if any(batch != other for other in others):  # rarely: it takes a while
-        try:
+    fit = attn_mask is None and all(batch == other for other in others)
+    if not fit:  # rarely: it takes a while
+        with suppress(RuntimeError):
             batch = torch.broadcast_shapes(batch, *others)
-        except RuntimeError:
-            raise ValueError(
-                "query, key and value must broadcast before dimension -2, "
-                f"got {shapes()}"
-            ) from None
-    if attn_mask is not None and not fits(attn_mask.shape, (*batch, L, S)):
+            scores = *batch, L, S
+            of_mask = scores if attn_mask is None else attn_mask.shape
+            fit = torch.broadcast_shapes(scores, of_mask) == scores
+    if not fit:
         raise ValueError(
-            f"attn_mask must broadcast to the scores, {(*batch, L, S)}, "
-            f"got {tuple(attn_mask.shape)}"
+            f"query, key, value and attn_mask must broadcast to {shapes()}"
         )
     if not query.is_meta and torch.is_autocast_enabled(query.device.type):
         # Out here autograd records the cast, so each gradient returns in its own dtype.
         dtype = torch.get_autocast_dtype(query.device.type)
-        query, key, value, attn_mask = (
-            t if t is None or t.dtype in (torch.float64, torch.bool) else t.to(dtype)
-            for t in (query, key, value, attn_mask)
-        )
-    for name, tensor in {"key": key, "value": value, "attn_mask": attn_mask}.items():
-        of_mask = torch.bool, torch.float32 if query.dtype.itemsize == 2 else torch.bool
-        allowed = query.dtype, *(of_mask if name == "attn_mask" else ())
-        if tensor is not None and tensor.dtype not in allowed:
-            raise TypeError(f"{name} is {tensor.dtype}, but query is {query.dtype}")
-    tensors, dim = [query, key, value, attn_mask], len(batch) + 2
+        tensors = [
+            t if t.dtype in (torch.float64, torch.bool) else t.to(dtype)
+            for t in tensors
+        ]
+    dtype, dim = tensors[0].dtype, len(batch) + 2
+    wide = torch.float32 if dtype.itemsize == 2 else dtype
     for n, tensor in enumerate(tensors):
-        if tensor is not None and tensor.dim() < dim:
-            tensors[n] = tensor.reshape((1,) * (dim - tensor.dim()) + tensor.shape)
-        if tensor is not None and groups > 1:  # heads in two dimensions, (-1, groups)
-            own = n not in (1, 2) and tensors[n].shape[-3] > 1
-            tensors[n] = tensors[n].unflatten(-3, (-1, groups if own else 1))
+        if tensor.dtype not in (dtype, torch.bool, wide if n == 3 else dtype):
+            raise TypeError(f"{NAMES[n]} is {tensor.dtype}, but query is {dtype}")
+        if tensor.dim() < dim:
+            tensor = tensor.reshape((1,) * (dim - tensor.dim()) + tensor.shape)
+        if groups > 1:  # heads in two dimensions, (-1, groups)
+            own = n in (0, 3) and tensor.shape[-3] > 1
+            tensor = tensor.unflatten(-3, (-1, groups if own else 1))
+        tensors[n] = tensor
+    if attn_mask is None:
+        tensors.append(None)
     made_whole = chunk_size is None and L * S <= WHOLE
     if torch.compiler.is_compiling() or made_whole or 0 in (*batch, L, S):
-        output = whole(scale, is_causal, *tensors).to(query.dtype)
+        # A compiler takes no Function with a jvp; for few scores, blocks take longer.
+        given = [t if t is None else widened(t, wide) for t in tensors]
+        hidden = later((0, L), (0, S), query.device) if is_causal else None
+        with without_autocast(query.device):
+            (output,) = attend(scale, hidden, *given)
+        output = output.to(dtype)
     else:
         if chunk_size is None:
             most = 2**27  # scores in a block
             if query.device.type == "cpu":  # what the cache holds, or half a query
-                most = min(2**19, math.prod(batch) * L * E * 11 // 16)
+                most = min(2**19, math.prod(batch) * L * E * 5 // 8)
             chunk_size = max(32, most // S)
         blocks = Blocks(
             partial(attend, scale),
@@ -480,55 +465,10 @@ def attention(
             chunk_size,
             is_causal,
             partial(pull_back, scale),
-            partial(push_forward, scale),
         )
         (output,) = ByBlocks.apply(blocks, *tensors)
-    return output if groups == 1 else output.flatten(-4, -3)
-
-
-def whole(scale, is_causal, *tensors):
-    """The plain formula: for compilers, which take no Function with a jvp, and where
-    the matrix is so small that blocks would take longer.
-    """
-    query = tensors[0]
-    if query.dtype.itemsize == 2:
-        tensors = (None if t is None else widened(t, torch.float32) for t in tensors)
-    query, key, value, mask = tensors
-    hidden = None
-    if is_causal:
-        hidden = later((0, query.shape[-2]), (0, key.shape[-2]), query.device)
-    with without_autocast(query.device):
-        (output,) = attend(scale, hidden, query, key, value, mask)
-    at = place_of_rows(query)
-    if at < query.dim() - 2:
-        output = output.movedim(-2, at).contiguous().movedim(at, -2)
+    if groups > 1:
+        output = output.flatten(-4, -3)
+    if query.dim() > 2 and query.stride(-3) < query.stride(-2):
+        output = output.transpose(-3, -2).contiguous().transpose(-3, -2)
     return output
-
-
-def fits(shape, larger):
-    """Does the shape broadcast to the larger one?"""
-    pairs = zip(shape[::-1], larger[::-1], strict=False)
-    return len(shape) <= len(larger) and all(a in (1, b) for a, b in pairs)
-
-
-def _check_tensor(name, tensor, query):
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
-    if name == "attn_mask" and tensor.dtype == torch.bool:
-        pass
-    elif not tensor.is_floating_point():
-        raise TypeError(f"{name} must be floating-point, got {tensor.dtype}")
-    elif tensor.dtype.itemsize == 1:
-        raise TypeError(
-            f"{name} must have numbers of 16 bits or more, got {tensor.dtype}"
-        )
-    if tensor.layout is not torch.strided:
-        raise TypeError(f"{name} must be dense (torch.strided), got {tensor.layout}")
-    if tensor.device != query.device:
-        raise ValueError(
-            f"{name} is on {tensor.device}, but query is on {query.device}"
-        )
-    if name != "attn_mask" and tensor.dim() < 2:
-        raise ValueError(
-            f"{name} must have two dimensions or more, got {tuple(tensor.shape)}"
-        )

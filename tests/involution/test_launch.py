@@ -97,6 +97,11 @@ def test_any_layout_gives_what_unfold_gives(channels, dtype, kernel):
         assert result.is_contiguous(memory_format=memory_format)
 
 
+def test_a_stride_that_is_never_taken_is_0():
+    one = torch.ones(1).as_strided((1, 1, 1, 1), (2**40,) * 4)
+    assert set(launch._strides(one)) == {0}
+
+
 def test_strides_that_lead_further_than_an_int_counts():
     geometry = SMALL["four channels a group"]._replace(batch=2)
     _, weight = without_memory("forward", geometry)

@@ -378,3 +378,9 @@ def test_no_reference_cycle(run_backward):
     del y, function
     gc.enable()
     assert node() is None and instance() is None
+
+
+def test_an_instance_called_again_without_its_third_argument():
+    x, weight = torch.ones(2, 3), torch.ones(4, 3)
+    layer = Linear()
+    assert layer(x, weight, None).equal(layer(x, weight, None))

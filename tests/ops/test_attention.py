@@ -127,3 +127,30 @@ def test_autocast_casts_as_pytorch_does():
     tensors = [random(5, 4, dtype=torch.float32, seed=k) for k in range(3)]
     with torch.autocast("cpu"):
         assert_agree(attention, by_pytorch, tensors, torch.bfloat16)
+
+
+def test_a_hessian_in_one_batch():
+    query, key, value = (random(2, 3, seed=k).detach() for k in range(3))
+
+    def loss(query, attend):
+        return attend(query, key, value).square().sum()
+
+    hessian = partial(torch.autograd.functional.hessian, vectorize=True)
+    ours = hessian(partial(loss, attend=partial(attention, chunk_size=1)), query)
+    torch.testing.assert_close(ours, hessian(partial(loss, attend=by_pytorch), query))
+
+
+def test_a_gradient_of_a_jvp_of_a_gradient_compiles():
+    tensors = [random(5, 4, seed=k).detach() for k in range(3)]
+
+    def third(query, key, value):
+        def slope(query):
+            return torch.func.grad(lambda q: attention(q, key, value).square().sum())(
+                query
+            )
+
+        return torch.func.grad(lambda q: jvp(slope, (q,), (q,))[1].sum())(query)
+
+    torch.compiler.reset()
+    compiled = torch.compile(third, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(*tensors), third(*tensors))
