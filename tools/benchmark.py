@@ -30,10 +30,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.benchmark import Timer
 from torch.utils.checkpoint import checkpoint
 
+from helpers.lessons.involution_benchmark import cpu_name
+from helpers.lessons.memory import peak_bytes
 from helpers.ops.attention import attention
 from helpers.ops.fixed_point import fixed_point
 from helpers.ops.involution import RedNet
-from helpers.ops.involution.benchmark import cpu_name, peak_bytes
 from helpers.ops.linear_cross_entropy import linear_cross_entropy
 from helpers.ops.recompute import ReversibleSequential, recompute
 

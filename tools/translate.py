@@ -44,7 +44,9 @@ DOCTOR = ROOT / "helpers" / "doctor"
 BEHIND = {
     "02_static_functions",
     "05_higher_order",
+    "08_c_and_cpp",
     "09_custom_operators",
+    "12_memory_for_time",
     "14_across_processes",
     "15_the_kernel_again",
     "19_which_way",

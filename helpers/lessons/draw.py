@@ -311,14 +311,12 @@ def transparent_and_opaque(graphs, place):
 
 
 def travels(maps, processes):
-    """Draw what each process passes to collectives, at the left, and what it gets, at
-    the right, with an arrow for each element that travels; print how many of them stay
-    and how many are sent.
+    """Draw what processes pass to collectives, and what they get, with arrows between.
 
-    maps: matrices by name, elements that arrive x elements that are passed, in the
-          order of the
-    processes: an arrow for what is not 0. processes: how many, up to 4; each has a
-               colour
+    Prints how many elements stay, and how many are sent.
+    maps:      matrices by name, elements that arrive x elements that are passed, in the
+               order of the processes: an arrow for what is not 0
+    processes: how many, up to 4; each has a colour
     """
     _, axes = plt.subplots(1, len(maps), figsize=(2.2 * len(maps), 3), squeeze=False)
     colours = [OURS, THEIRS, LEAF, OUTPUT]

@@ -1,9 +1,11 @@
 """Memory, counted instead of timed: the same numbers on every machine."""
 
+import os
 import weakref
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
+from torch.profiler import profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -90,3 +92,27 @@ class Kept(saved_tensors_hooks):
 def storage_of(tensor):
     """What identifies the memory of a tensor, and of its views."""
     return tensor.untyped_storage()._cdata
+
+
+def peak_bytes(function, device):
+    """The largest amount of memory that `function` held at once, beyond what was there
+    before.
+    """
+    if device == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        results = function()  # noqa: F841 (kept until the peak is read)
+        return torch.cuda.max_memory_allocated() - before
+    # Or the profiler writes two lines a run.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    with profile(profile_memory=True) as profiler:
+        results = function()  # noqa: F841
+    events = [
+        e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"
+    ]
+    now = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()  # negative when memory is freed
+        peak = max(peak, now)
+    return peak

@@ -1,8 +1,8 @@
-"""A classifier of digits whose layers are cut across processes, on one machine or on
-many:
+"""A classifier of digits whose layers are cut across processes, of one machine or many.
 
-torchrun --nproc-per-node 4 -m helpers.lessons.parallel_digits torchrun --nnodes 2
---nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m ...
+    torchrun --nproc-per-node 4 -m helpers.lessons.parallel_digits
+    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d \\
+        --rdzv-endpoint HOST:29400 -m helpers.lessons.parallel_digits
 """
 
 import os

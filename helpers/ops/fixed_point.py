@@ -114,7 +114,9 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
     max_steps: how many steps to take at most.
 
     Kept for backward are z, the inputs and the graph of one step, however many steps it
-    took. `torch.compile` breaks the graph here. A gradient that arrives as inf or nan
+    took. `torch.compile` breaks the graph here. Under autocast, and only there, what f
+    returns is cast to the dtype of z0, and converges as far as autocast's dtype lets
+    it: choose `tol` accordingly. A gradient that arrives as inf or nan
     leaves as nan.
 
     Raises TypeError or ValueError for other arguments, and NotConvergedError if z, or
@@ -155,7 +157,12 @@ def _solve(f, z0, inputs, iterate):
         for place, tensor in zip(places, tensors, strict=True):
             arguments[place] = tensor
         with autocast():
-            return f(z, *arguments)
+            result = f(z, *arguments)
+            if torch.is_autocast_enabled(
+                z.device.type
+            ):  # of which a Linear's result is
+                result = result.to(z.dtype)
+        return result
 
     tensors = [inputs[place] for place in places]
     with torch.no_grad():

@@ -316,7 +316,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         if grad_output is not None:
             is_missing = any(n and g is None for n, g in zip(needs, made, strict=True))
             if args.reduce and not is_missing:
-                grads = [g if g is None else g * grad_output for g in made]
+                grads = [g if g is None else g * grad_output.expand_as(g) for g in made]
             else:
                 share = grad_output
                 if args.share is not None:
@@ -369,14 +369,17 @@ class LinearCrossEntropy(torch.autograd.Function):
     def vmap(info, in_dims, *args):
         # One after the other, since the logits of a batch of chunks would be large.
         def sample(index, value, dim):
-            is_batch = isinstance(value, torch.Tensor) and dim is not None
-            return value.select(dim, index) if is_batch else value
+            if not isinstance(value, torch.Tensor) or dim is None:
+                return value
+            # Of no sample, the sum: zeros, whose results have the shapes.
+            return value.select(dim, index) if info.batch_size else value.sum(dim)
 
         results = [
             LinearCrossEntropy.apply(*map(partial(sample, index), args, in_dims))
-            for index in range(info.batch_size)
+            for index in range(max(info.batch_size, 1))
         ]
-        stacked = tuple(map(torch.stack, zip(*results, strict=True)))
+        of_each = zip(*results, strict=True)
+        stacked = tuple(torch.stack(of)[: info.batch_size] for of in of_each)
         return stacked, (0,) * len(stacked)
 
 

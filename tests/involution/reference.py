@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from helpers.ops.involution.benchmark import channels_last
-from helpers.ops.involution.first_gpu_run import TOLERANCE
+from helpers.lessons.involution_benchmark import channels_last
 from helpers.ops.involution.geometry import KERNELS, Geometry, operands
+from tools.involution_first_gpu_run import TOLERANCE
 
 each_kernel = pytest.mark.parametrize("kernel", KERNELS)
 each_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

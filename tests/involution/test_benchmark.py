@@ -1,9 +1,11 @@
-"""`python -m helpers.ops.involution.benchmark`, and what it measures of memory."""
+"""`python -m helpers.lessons.involution_benchmark`, and what it measures of memory."""
 
 import torch
 
+from helpers.lessons import involution_benchmark as benchmark
 from helpers.lessons.cuda_on_cpu import involution
-from helpers.ops.involution import benchmark, cpu, involution2d
+from helpers.lessons.memory import peak_bytes
+from helpers.ops.involution import cpu, involution2d
 from helpers.ops.involution.geometry import operands
 from tests.involution.reference import (
     SMALL,
@@ -44,5 +46,5 @@ def test_memory():
         output = involution2d(input, weight, padding=3)
         return output, torch.autograd.grad(output, leaves, grad_output)
 
-    peak = benchmark.peak_bytes(forward_and_backward, "cpu")
+    peak = peak_bytes(forward_and_backward, "cpu")
     assert peak == size if cpu.available() else size < peak <= 2 * size

@@ -2,9 +2,10 @@
 
 from types import SimpleNamespace
 
-from helpers.ops.involution import backends, first_gpu_run, operator, plain
+from helpers.ops.involution import backends, operator, plain
 from helpers.ops.involution.geometry import KERNELS
 from tests.involution.reference import each_kernel
+from tools import involution_first_gpu_run as first_gpu_run
 
 
 def test_every_case_is_right_on_the_cpu():

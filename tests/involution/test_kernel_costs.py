@@ -7,9 +7,10 @@ import re
 import pytest
 import torch
 
+from helpers.lessons import involution_benchmark as benchmark
 from helpers.lessons.cuda_on_cpu import instructions, involution
 from helpers.lessons.cuda_on_cpu.every_architecture import architectures, compile_for
-from helpers.ops.involution import benchmark, launch
+from helpers.ops.involution import launch
 from helpers.ops.involution.geometry import KERNELS
 from tests.needs import NO_NVRTC, needs_nvrtc
 

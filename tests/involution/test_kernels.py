@@ -1,6 +1,6 @@
 """The CUDA sources, executed on the CPU thread by thread.
 
-On a GPU, `python -m helpers.ops.involution.first_gpu_run` tries them.
+On a GPU, `python -m tools.involution_first_gpu_run` tries them.
 """
 
 from functools import partial

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from helpers.lessons.involution_benchmark import unfold_involution
 from helpers.ops.involution import involution2d, operator
-from helpers.ops.involution.benchmark import unfold_involution
 from tests.involution.reference import (
     SMALL,
     images_channels_last,

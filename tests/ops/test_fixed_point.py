@@ -239,6 +239,25 @@ def test_autocast_is_the_same_in_backward_and_leaves_weights_their_gradient():
     assert layer.weight.grad.abs().min() > 0
 
 
+def test_a_step_may_end_in_a_linear_under_autocast():
+    torch.manual_seed(0)
+    layer, x = torch.nn.Linear(3, 3), torch.randn(2, 3)
+    slopes = []
+    for enabled in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            z = fixed_point(
+                lambda z, x: layer(torch.tanh(z) / 2 + x),
+                torch.zeros_like(x),
+                x,
+                tol=1e-2,
+            )
+        assert z.dtype == torch.float32
+        slopes.append(grad(z.sum(), layer.weight)[0])
+    torch.testing.assert_close(*slopes, **TOLERANCE[torch.bfloat16])
+    with pytest.raises(ValueError, match="must return a tensor like z"):
+        fixed_point(lambda z: layer(z).bfloat16(), x)
+
+
 def test_a_gradient_that_arrives_as_inf_leaves_as_nan():
     """GradScaler looks for one, and skips the step."""
     x, weight = arguments()

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from helpers.ops.involution.benchmark import peak_bytes
+from helpers.lessons.memory import peak_bytes
 from helpers.ops.linear_cross_entropy import (
     LinearCrossEntropyLoss,
     linear_cross_entropy,
@@ -230,3 +230,16 @@ def test_the_module_is_that_of_pytorch():
     torch.testing.assert_close(ours(x, target), right)
     first = torch.eye(5, dtype=torch.float64)[0]
     torch.testing.assert_close(ours(x, target, first), ours(x[:1], target[:1]))
+
+
+def test_vmap_over_nothing():
+    weight, target = random(4, 3), torch.zeros(0, 5, dtype=torch.int64)
+
+    def slope(x, target):
+        return torch.func.grad(lambda x: linear_cross_entropy(x, weight, target))(x)
+
+    assert torch.func.vmap(slope)(torch.zeros(0, 5, 3).double(), target).shape == (
+        0,
+        5,
+        3,
+    )

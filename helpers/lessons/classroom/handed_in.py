@@ -1,7 +1,4 @@
-"""Runs a notebook that was handed in.
-
-What its checks said, and why one said nothing.
-"""
+"""What the checks of a notebook that was handed in say, and why one says nothing."""
 
 import asyncio
 import contextlib
@@ -29,7 +26,9 @@ NO_VERDICT = "!"
 NAMED = re.compile(r"""^[^#\n]*?\bexercise\(\s*["']([^"'\n]+)["']\s*\)""", re.MULTILINE)
 # Run before the first cell, whose seconds are not for the imports.
 FIRST = nbformat.v4.new_code_cell(
-    "from helpers.lessons.exercise import exercises\n[*exercises()]\ndel exercises"
+    "from helpers.lessons.classroom import record\n"
+    "from helpers.lessons.exercise import exercises\n"
+    "[*exercises()]\ndel exercises, record"
 )
 STARTUP = 120  # seconds for it
 TIMEOUT = {"ename": "Timeout"}  # what nbclient is to say of an interrupted cell

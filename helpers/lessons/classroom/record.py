@@ -8,27 +8,28 @@ import json
 import os
 from pathlib import Path
 
+from helpers.lessons.exercise import WATCHERS
+
 VARIABLE = "EXERCISE_RECORD"  # in the environment: the file
 # Popped: the processes that this one starts write none.
 _file = os.environ.pop(VARIABLE, None)
 
 
-def record(number, mark=None):
-    """Adds a line, if there is a file: an exercise was asked for, or checked, with this
-    mark.
+def record(number, mark):
+    """Adds a line: an exercise was asked for, or checked, with this mark.
 
     The line is in the file when this returns, because a kernel may end at any moment.
     """
-    if _file:
-        with open(_file, "a", encoding="utf-8") as file:
-            file.write(json.dumps([number, mark]) + "\n")
+    with open(_file, "a", encoding="utf-8") as file:
+        file.write(json.dumps([number, mark]) + "\n")
+
+
+if _file:
+    WATCHERS.append(record)
 
 
 def recorded(path):
-    """{number.
-
-    Mark} in the file at `path`: the last mark, None if there was no check.
-    """
+    """{number: the last mark, None if there was no check}, of the file at `path`."""
     path, marks = Path(path), {}
     for line in path.read_bytes().splitlines() if path.exists() else ():
         # The last line, if the kernel was ended in it.

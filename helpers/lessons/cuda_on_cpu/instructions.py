@@ -83,10 +83,7 @@ def resident_warps(threads, registers):
 
 
 def texts(architecture, source, names):
-    """{name.
-
-    What nvdisasm prints} for the same, without the bits of each instruction.
-    """
+    """{name: what nvdisasm prints} for the same, without the bits of instructions."""
     listed = _listings(architecture, source, names)
     return {
         name: re.sub(r"\n? +/\* 0x[0-9a-f]+ \*/", "", text)

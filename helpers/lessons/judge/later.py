@@ -145,9 +145,7 @@ def _hides_its_steps(attempt, like, inputs):
     leaves, weights, theirs = _differentiable_gradients(like, inputs, generator)
 
     # Not where it is 0 whatever is fed, as for no index: a loop hides nothing.
-    def moves(
-        slope,
-    ):
+    def moves(slope):
         if slope is None or not slope.requires_grad:
             return False
         factor = weights_for([slope], generator)

@@ -88,10 +88,7 @@ def gradients_of(outputs, inputs, weights):
 
 
 def alike(given, right, within=1e-10):
-    """Are these tensors, or tuples of them, the same.
-
-    Structure, shapes, dtypes, numbers?
-    """
+    """Have these, tensors or tuples of them, one structure, shapes, dtypes, numbers?"""
     try:
         torch.testing.assert_close(given, right, rtol=within, atol=within)
     except (AssertionError, TypeError):  # a number of something else

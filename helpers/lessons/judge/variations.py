@@ -189,9 +189,6 @@ class Inputs:
         )
 
 
-Feed = Inputs  # the name that modules of instructors may have
-
-
 def _sized(axes, sizes, leading):
     """The shape of each tensor; `leading` stands for "..."."""
     shapes = (

@@ -50,10 +50,7 @@ def _within(seconds, function, *arguments):
 
 
 def in_each(size, function, *arguments, first=True):
-    """What `function` returns in each process, and nothing.
-
-    Or nothing, and what went wrong.
-    """
+    """(what `function` returns in each process, None), or (None, what went wrong)."""
     try:
         with aloud(first):
             return _team(size)(_within, PROCESSOR_SECONDS, function, *arguments), None

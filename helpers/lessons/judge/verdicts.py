@@ -73,10 +73,7 @@ def explain(found, attempt, inputs):
 
 
 def _cause(found, message, attempt, inputs):
-    """What an exception or a global name means, which the doctor does not know.
-
-    Or None.
-    """
+    """What an exception or a global means that the doctor does not know, or None."""
     name = _read_from_the_notebook(attempt)
     if name:
         return _(

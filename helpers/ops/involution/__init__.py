@@ -30,8 +30,8 @@ PyTorch and differentiates it; `dtensor.py` does so for tensors on several proce
 `kernels.cu`, readable and for every case, or `fast_kernels.cu`, made for one window
 each, whose launch is in `launch.py` and `cuda.py`; or `plain.py`, PyTorch alone.
 `compiler.py` finds a C++ compiler; `modules.py` has the layer of the paper, `rednet.py`
-its networks; `python -m helpers.ops.involution.benchmark` measures. On a new GPU,
-`python -m helpers.ops.involution.first_gpu_run` tries the kernels, and compares their
+its networks; `python -m helpers.lessons.involution_benchmark` measures. On a new GPU,
+`python -m tools.involution_first_gpu_run` tries the kernels, and compares their
 times with what was predicted.
 """
 

@@ -1,10 +1,11 @@
 """The first run on a GPU: are the CUDA kernels right there, and was the model right?
 
-    python -m helpers.ops.involution.first_gpu_run
+    python -m tools.involution_first_gpu_run
 
 First, output and both gradients are compared with plain PyTorch in float64 on the CPU.
-Then forward in float32 is timed at the sizes of `benchmark.py`, in µs on the device
-alone, in turn on so many copies of the tensors that its L2 cache holds none. The rows:
+Then forward in float32 is timed at the sizes of
+`helpers/lessons/involution_benchmark.py`, in µs on the device alone, in turn on so many
+copies of the tensors that its L2 cache holds none. The rows:
 
 16 channels   `fast_kernels.cu`; a thread owns so many channels, and as many pixels as
  ...          `launch.py` chooses
@@ -34,12 +35,17 @@ from functools import partial
 
 import torch
 
-from . import benchmark, plain
-from .backends import backend
-from .benchmark import channels_last
-from .functional import involution2d
-from .geometry import ARRAYS, DTYPES, KERNELS, find_geometry, operands
-from .launch import FAST_BLOCK, launch, plan
+from helpers.lessons import involution_benchmark as benchmark
+from helpers.ops.involution import involution2d, plain
+from helpers.ops.involution.backends import backend
+from helpers.ops.involution.geometry import (
+    ARRAYS,
+    DTYPES,
+    KERNELS,
+    find_geometry,
+    operands,
+)
+from helpers.ops.involution.launch import FAST_BLOCK, launch, plan
 
 TOLERANCE = {  # what rounding may change, relative and absolute; sums are in float32
     torch.float64: 1e-12,
@@ -76,14 +82,14 @@ def cases(device):
     for dtype in DTYPES:
         image, weight = pair(device, dtype)
         yield f"{dtype}", image, weight, {}
-        last = map(channels_last, (image, weight))
+        last = map(benchmark.channels_last, (image, weight))
         yield f"{dtype}, channels last", *last, {}
         yield f"{dtype}, odd offsets", *pair(device, dtype, offset=1), {}
     image, weight = pair(device)
     gaps = torch.nn.functional.pad(image, (3, 2, 1, 1))[..., 1:-1, 3:-2]
     yield "gaps between rows", gaps, weight, {}
     yield "transposed", image.mT.contiguous().mT, weight.mT.contiguous().mT, {}
-    odd = map(channels_last, pair(device, channels=6))
+    odd = map(benchmark.channels_last, pair(device, channels=6))
     yield "an odd number of channels a group", *odd, {}
     strided = {"stride": 2, "dilation": 2}
     yield "stride", image, random(2, 2, 3, 3, 3, 4, device=device), strided
@@ -179,7 +185,7 @@ def owning(channels, kernel, first, second, geometry):
 
 def times():
     """A line for each row and size: what was measured, and the limit."""
-    from . import cuda
+    from helpers.ops.involution import cuda
 
     ways = {
         f"{channels} channels": partial(launch, make_plan=partial(owning, channels))

@@ -1,6 +1,6 @@
 """Time and memory of involution, forward and backward, beside `unfold`.
 
-    python -m helpers.ops.involution.benchmark [--dtype float16] [--threads 2]
+    python -m helpers.lessons.involution_benchmark [--dtype float16] [--threads 2]
 
 Kernels 7 x 7, stride 1, 16 channels a group, batch 8. The rows:
 
@@ -45,19 +45,18 @@ memory: unfold 30, plain 1.1, the kernels 1.0.
 
 import argparse
 import math
-import os
 import platform
 from functools import cache, partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch.profiler import profile
 from torch.utils.benchmark import Timer
 
-from . import cpu, plain
-from .geometry import ARRAYS, KERNELS, Geometry, operands
-from .launch import SOURCE, TYPES, Plan, launch
+from helpers.lessons.memory import peak_bytes
+from helpers.ops.involution import cpu, plain
+from helpers.ops.involution.geometry import ARRAYS, KERNELS, Geometry, operands
+from helpers.ops.involution.launch import SOURCE, TYPES, Plan, launch
 
 SHAPES = ((8, 64, 56), (8, 128, 28), (8, 256, 14), (8, 512, 7))
 KERNEL, GROUP_CHANNELS = 7, 16
@@ -178,30 +177,6 @@ def flushed(function, tensors):
     return device_seconds(calls)
 
 
-def peak_bytes(function, device):
-    """The largest amount of memory that `function` held at once, beyond what was there
-    before.
-    """
-    if device == "cuda":
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        results = function()  # noqa: F841 (kept until the peak is read)
-        return torch.cuda.max_memory_allocated() - before
-    # Or the profiler writes two lines a run.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    with profile(profile_memory=True) as profiler:
-        results = function()  # noqa: F841
-    events = [
-        e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"
-    ]
-    now = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        now += event.nbytes()  # negative when memory is freed
-        peak = max(peak, now)
-    return peak
-
-
 def geometry_of(batch, channels, size, kernel=KERNEL):
     groups, padding = channels // GROUP_CHANNELS, kernel // 2
     sizes = (size,) * 4
@@ -228,7 +203,7 @@ def paths(device):
     """{row: the three kernels}, of what can run there."""
     rows = {"plain": (plain.forward, plain.grad_input, plain.grad_weight)}
     if device == "cuda":
-        from . import cuda
+        from helpers.ops.involution import cuda
 
         rows |= {
             "constants": [
@@ -269,7 +244,9 @@ def row_of(pair, tensors, device, options):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m helpers.ops.involution.benchmark")
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers.lessons.involution_benchmark"
+    )
     names = ["float32", "float64", "float16", "bfloat16"]
     parser.add_argument("--dtype", default="float32", choices=names)
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
