@@ -22,6 +22,7 @@ COMPARED = "stored outputs compared"
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
 )  # small tensors: a second thread only waits
+os.environ["EXTENDING_PYTORCH_SHOW"] = "1"  # outputs without a prediction, as stored
 if "PYTEST_XDIST_WORKER" not in os.environ:
     # nbval kills its kernels, so what they leave behind lies in a folder that goes with this run.
     # Only the cache of PyTorch's compiler stays where it would be.

@@ -31,6 +31,8 @@ from formulas import FONTS, set_formulas  # noqa: E402
 from predictions import add_forms  # noqa: E402
 from search import name_rows, write_index  # noqa: E402
 
+from helpers.lessons.reading import TABLE  # noqa: E402
+
 ADDRESS = os.environ.get("GITHUB_REPOSITORY")  # unknown to a local build
 REPOSITORY = f"https://github.com/{ADDRESS or 'OWNER/REPOSITORY'}"
 README = {"notebooks": "README", "zh": "README.zh"}  # by the folder of the edition
@@ -129,7 +131,12 @@ html_title = project
 html_favicon = "static/favicon.svg"
 html_static_path = ["static", "../.github/pictures/slope.png", str(FONTS)]
 html_css_files = ["style.css"]
-html_js_files = ["search.js", "page.js"]
+html_js_files = [
+    (None, {"body": f"const WORDS = {json.dumps(TABLE, ensure_ascii=False)}"}),
+    "search.js",
+    "reading.js",
+    "page.js",
+]
 html_sourcelink_suffix = (
     ""  # the notebook that a page is made of is downloaded as it is
 )

@@ -13,6 +13,7 @@ from exercises import speaking
 
 from helpers.lessons.language import _
 from helpers.lessons.prediction import shown
+from helpers.lessons.reading import question
 from helpers.lessons.tempting import TEMPTING
 
 ASKED = re.compile(r"^prediction = \.\.\.  # yours: (.+)$", re.MULTILINE)
@@ -33,11 +34,12 @@ CELL = """<form class="predict" data-answer="{data}">
 
 
 def _templates():
-    """What is said before there is a prediction, of a right one, and of a wrong one."""
+    """What is said before there is a prediction, of a right, a wrong, an unread one."""
     return [
         _("○ It is {outcome}. Predict before you run: put your answer in place of ..."),
         _("✓ It is {outcome}, as you predicted."),
         _("✗ You predicted {prediction}; it is {outcome}."),
+        _("○ I read this as {prediction}; write it as: {wish}."),
     ]
 
 
@@ -93,7 +95,7 @@ def add_forms(notebook, folder):
     """Puts a form in place of each cell that asks for a prediction."""
     title, reveal = WORDS[folder]
     with speaking(folder):
-        untouched, right, wrong = _templates()
+        untouched, right, wrong, unread = _templates()
         for place, cell in enumerate(notebook["cells"]):
             source = "".join(cell["source"])
             asked = ASKED.search(source) if cell["cell_type"] == "code" else None
@@ -112,11 +114,13 @@ def add_forms(notebook, folder):
                 shown(guess): _(said).replace("`", "")
                 for guess, said in TEMPTING.get(key and key[1], {}).items()
             }
+            wish = CHINESE["wishes"].get(asked[1]) if folder == "zh" else asked[1]
+            share = float(within[1]) if within else 0
             data = {
-                "outcome": outcome,
-                "within": float(within[1]) if within else 0,
+                **question(asked[1], outcome, share, why),
                 "right": right,
                 "wrong": wrong,
+                "unread": unread.replace("{wish}", wish or asked[1]),
                 "labels": _labels(" ".join([asked[1], outcome, *why]), folder),
                 "why": why,
             }

@@ -9,6 +9,7 @@ Then the README's pictures are made again.
 """
 
 import base64
+import os
 import sys
 from itertools import groupby
 from pathlib import Path
@@ -52,6 +53,7 @@ def execute(path):
         raise SystemExit("No Chinese font: install one, such as Noto Sans CJK SC.")
     notebook = nbformat.read(path, as_version=4)
     folder = {"metadata": {"path": str(path.parent)}}
+    os.environ["EXTENDING_PYTORCH_SHOW"] = "1"  # no prediction holds an output back
     NotebookClient(
         notebook,
         timeout=600,

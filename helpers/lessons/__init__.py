@@ -5,11 +5,14 @@ import warnings
 
 import torch
 
+from helpers.lessons import hold_back
 from helpers.lessons.drill import drill
 from helpers.lessons.exercise import exercise
 from helpers.lessons.prediction import predicted
 
 __all__ = ["drill", "exercise", "predicted"]
+
+hold_back.register()
 
 VERIFIED_WITH = "2.15.0"  # the torch with which every stored output was computed
 

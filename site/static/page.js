@@ -1,47 +1,6 @@
 // A page: predictions, what opens with an outcome, figures that grow, the drawer, the switch.
 
-// "w1 and W2", [3, 4] and (3,4): what counts is what stands between the marks.
-const parts = text => text.replace("⁻", "^-").replace("**", "^").normalize("NFKC").replace(/["'()[\]]/g, "")
-  .replace(/−/g, "-").replace(/^(none|nothing|都?没有|无)$/i, "")
-  .split(/[,、;和]| and /)
-  .map(part => part.trim().toLowerCase().replace(/^(?:(?:and|only|an?|the) |只有|仅)+| only$|\.$/g, ""))
-  .filter(Boolean);
-const letters = text =>
-  [...text.normalize("NFKC").toUpperCase().replace(/\b(AND|ONLY)\b|[\s"'()[\],.、;和]/g, "")].sort().join("");
-// 4, 4/5, 2^8 and 10^-5, also with a unit or a word beside it: "near 0.6", "18.8 µs".
-const numberIn = text => {
-  const found = text.replace(/(\d+)\s*\^\s*(-?\d+)/, (_, base, power) => base ** power)
-    .match(/^[^\d.-]*(-?\d*\.?\d+(?:e-?\d+)?)(?:\s*\/\s*(\d+))?[^\d.]*$/);
-  return found ? found[1] / (found[2] ?? 1) : NaN;
-};
-const SAID = { // in other words than a notebook's
-  t: "true", yes: "true", 真: "true", 对: "true", 是: "true", f: "false", no: "false", 假: "false", 错: "false", 否: "false",
-  zero: "0", one: "1", two: "2", three: "3", four: "4", 零: "0", 一: "1", 两: "2", 二: "2", 三: "3", 四: "4",
-};
-const plain = name => name.replace(/(?<=[a-z])[-_\s]+(?=[a-z])/g, "").replace(/(?<=.)error$/, ""); // reduce_scatter, FileNotFound
-const alike = (one, other, within) => {
-  if (one === other || plain(one) === plain(other)) return true;
-  const said = SAID[one] ?? one;
-  const right = Number(other), given = Number.isNaN(right) ? NaN : numberIn(said);
-  if (Number.isNaN(given)) return said === other;
-  return Math.abs(given - right) <= Math.max(within, 6e-4) * Math.abs(right); // shown to 4 digits
-};
-// labels: {what the notebook says: the same in Chinese}
-const same = (guess, outcome, within, labels) => {
-  if (/^[A-Z]{1,6}$/.test(outcome)) return letters(guess) === letters(outcome); // a set: AD
-  const right = parts(outcome);
-  const english = part => {
-    const key = Object.keys(labels).find(key => labels[key] === part);
-    return key === undefined ? part : parts(key)[0] ?? "";
-  };
-  const apart = parts(guess).length === 1; // "3 4" for 3, 4
-  const both = guess.trim().match(/^(?:both|all|都)\s*(.+)$/i); // "both larger"
-  const all = both ? right.map(() => both[1]).join(", ") : guess.trim().replace(/\s+/g, ", ");
-  const given = parts(right.length > 1 && apart ? all : guess).map(english);
-  if (given.length !== right.length) return false;
-  const isSet = / and /.test(outcome); // "a and b" has no order
-  return right.every((part, n) => (isSet ? given : [given[n]]).some(one => alike(one, part, within)));
-};
+const judged = reading(WORDS); // of predictions: reading.js, prediction_words.json
 
 const foldAfter = form => { // the fold of the output that the prediction is about, if it has one
   const all = [...document.querySelectorAll("details.hide.below-input, form.predict")];
@@ -52,17 +11,19 @@ const foldAfter = form => { // the fold of the output that the prediction is abo
 const spoken = (words, labels) => words.split(", ").map(word => labels[word] ?? word).join(", ");
 
 const judge = (form, guess) => {
-  const { outcome, within, right, wrong, why, labels } = JSON.parse(form.dataset.answer);
-  const correct = same(guess, outcome, within, labels);
-  const said = (correct ? right : wrong)
+  const asked = JSON.parse(form.dataset.answer);
+  const { outcome, right, wrong, unread, why, labels } = asked;
+  const verdict = judged(guess, asked); // null: it is no answer, and nothing opens
+  const said = (verdict === null ? unread : verdict ? right : wrong)
     .replace("{outcome}", spoken(outcome, labels)).replace("{prediction}", spoken(guess, labels));
-  const tempting = correct ? [] : Object.entries(why).filter(([wrong]) => same(guess, wrong, within, labels)).slice(0, 1);
+  const tempting = verdict !== false ? [] : Object.entries(why)
+    .filter(([wrong]) => judged(guess, { ...asked, outcome: wrong })).slice(0, 1);
   const input = form.querySelector("input");
   if (input) input.value = guess;
   for (const button of form.querySelectorAll("[value]")) button.setAttribute("aria-pressed", button.value === guess);
   form.querySelector("output").textContent = [said, ...tempting.map(([, why]) => why)].join(" ");
   const fold = foldAfter(form);
-  if (fold) fold.open = true;
+  if (fold && verdict !== null) fold.open = true;
 };
 
 const setUpPredictions = () => document.querySelectorAll("form.predict").forEach((form, number) => {

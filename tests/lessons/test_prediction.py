@@ -1,9 +1,39 @@
 """A prediction is told what came out, and whether it was that."""
 
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 from helpers.lessons import predicted
+from helpers.lessons.hold_back import VARIABLE
+from helpers.lessons.reading import TABLE, judged, question
 from helpers.lessons.tempting import TEMPTING
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+SITE = ROOT / "site"
+CASES = [  # what is typed, the question, what is said
+    (
+        guess,
+        question(
+            case["wish"],
+            case["outcome"],
+            case.get("within", 0),
+            case.get("tempting", ()),
+        ),
+        mark,
+    )
+    for case in json.loads((HERE / "prediction_cases.json").read_text("utf-8"))
+    for mark in "✓✗○"
+    for guess in case.get(mark, [])
+]
+MARK = {True: "✓", False: "✗", None: "○"}
 
 
 @pytest.mark.parametrize(
@@ -18,7 +48,10 @@ from helpers.lessons.tempting import TEMPTING
         ((True, 3), [True, 3], "✓"),
         ((True,), (True, 3), "✗"),
         (float("nan"), 1.0, "✗"),
-        ("eight", 8, "✗"),
+        ("eight", 8, "✓"),
+        ("2 sinh^2", "2 sinh²", "✓"),
+        (True, "yes", "✓"),
+        ("not 8", 8, "✗"),  # nobody knows what is asked for
         ("default and Kaiming", "Kaiming and default", "✓"),
         ("default", "Kaiming and default", "✗"),
         ("b, a", "a, b", "✗"),
@@ -61,3 +94,88 @@ def test_one_of_a_list_may_be_given_without_its_brackets(capsys):
         "✓ It is 0.1, as you predicted.",
         "✗ You predicted []; it is 0.1.",
     ]
+
+
+def test_other_words_are_read():
+    said = [
+        (guess, asked["outcome"], MARK[judged(guess, asked)])
+        for guess, asked, _ in CASES
+    ]
+    assert said == [(guess, asked["outcome"], mark) for guess, asked, mark in CASES]
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="the pages' script needs Node.js")
+def test_a_page_reads_the_same():
+    handed = {
+        "script": str(SITE / "static" / "reading.js"),
+        "table": TABLE,
+        "asked": [(guess, asked) for guess, asked, _ in CASES],
+    }
+    command = ["node", HERE / "reading.cjs"]
+    done = subprocess.run(
+        command, input=json.dumps(handed), capture_output=True, text=True, check=True
+    )
+    said = [
+        (guess, asked["outcome"], MARK[verdict])
+        for (guess, asked, _), verdict in zip(
+            CASES, json.loads(done.stdout), strict=True
+        )
+    ]
+    assert said == [(guess, asked["outcome"], mark) for guess, asked, mark in CASES]
+
+
+def test_each_word_of_a_chapter_may_be_said_in_chinese():
+    words = json.loads((SITE / "prediction_words.zh.json").read_text("utf-8"))
+    for word, chinese in words["choices"].items():
+        assert judged(chinese, question(f'"{word}"', word)), chinese
+
+
+OUTCOME = """outcome = 41
+print("a table")
+display({"image/png": "", "text/plain": "a figure"}, raw=True)
+predicted(prediction, outcome)
+print("after it")"""
+ASK = "prediction = {}  # yours: a number"
+
+
+@pytest.mark.parametrize("shown", ["", "1"])
+def test_what_is_not_predicted_is_held_back(shown, tmp_path):
+    first = ["from helpers.lessons import predicted", ASK.format("...")]
+    guesses = [ASK.format(guess) for guess in ('"not 41"', 40, '"forty-one"')]
+    cells = [*first, OUTCOME, "show()" if not shown else "", "outcome"]
+    cells += [cell for guess in guesses for cell in (guess, OUTCOME)]
+    made = [
+        nbformat.v4.new_code_cell(cell) for cell in [*cells, "predicted(..., 1 / 0)"]
+    ]
+    made += [nbformat.v4.new_code_cell("print(1)\npredicted(prediction, 1 / 0)")]
+    client = NotebookClient(
+        nbformat.v4.new_notebook(cells=made),
+        kernel_name="python3",
+        allow_errors=True,
+        resources={"metadata": {"path": str(tmp_path)}},
+    )
+    environment = os.environ | {VARIABLE: shown, "PYTHONPATH": str(ROOT)}
+    client.execute(env=environment)
+    texts = [
+        "".join(
+            o.get("text") or o.get("data", {}).get("text/plain") or o["ename"]
+            for o in c.outputs
+        )
+        for c in made
+    ]
+    whole = "a table\na figure{}\nafter it\n"
+    untouched = whole.format(
+        "○ It is 41. Predict before you run: put your answer in place of ..."
+    )
+    unread = "○ I read this as not 41; write it as: a number.\n"
+    if shown:
+        assert texts[2] == untouched
+        assert texts[6] == whole.format(unread[:-1])
+    else:
+        assert texts[2] == "○ Predict first, or `show()`.\n"
+        assert texts[3] == untouched
+        assert texts[6] == unread
+    assert texts[4] == "41"  # it has run
+    assert texts[8] == whole.format("✗ You predicted 40; it is 41.")
+    assert texts[10] == whole.format("✓ It is 41, as you predicted.")
+    assert "ZeroDivisionError" in texts[12] and "1\n" in texts[12]
