@@ -22,6 +22,7 @@ def main(arguments=None):
     except (ValueError, OSError) as error:
         parser.error(str(error))
     print(f"{given.name} is in {folder}. There, next:")
+    print('    pip install "setuptools>=77.0.3" pytest')
     print("    pip install --no-build-isolation .\n    pytest")
 
 

@@ -417,7 +417,8 @@ def test_works_when_copied_alone(path, tmp_path, monkeypatch):
         for copied in sys.modules.keys() - loaded.keys():
             del sys.modules[copied]
         sys.modules.update(loaded)
-    assert result.attempted and not result.failed
+    assert result.attempted, f"the docstring of {path.name} has no usage example"
+    assert not result.failed, f"the usage example of {path.name} prints something else"
 
 
 @each_file

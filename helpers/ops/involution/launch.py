@@ -40,8 +40,9 @@ WIDEST = 11  # a row of taps is held in registers
 # SUM_BYTES and ENOUGH_THREADS weigh two things. A thread that owns more elements needs
 # fewer loads and instructions for each. But it waits more often, and fewer other
 # threads work meanwhile: 2^16 are four warps for each of an H100's 528 schedulers. On
-# that GPU the choice was within 3 percent of the best, as `tools/involution_first_gpu_run.py` says. It
-# was made from a count in machine code, and a model. Forward in float, at the sizes of
+# that GPU the choice was within 3 percent of the best, as
+# `tools/involution_first_gpu_run.py` says. It was made from a count in machine code, and
+# a model. Forward in float, at the sizes of
 # the benchmark: channels x pixels of a thread; instructions per multiply-add; warps of
 # a scheduler, times the loads of a warp that are under way; the largest of four limits
 # in µs, if a load takes 250 cycles.

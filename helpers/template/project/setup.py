@@ -41,11 +41,11 @@ def gpus_of_nvcc():
     return ";".join(gpu for gpu in GPUS if f"compute_{gpu.replace('.', '')}" in known) + "+PTX"
 
 
-def library(kind, name, source, *defines):
+def library(kind, name, sources, *defines):
     return kind(
         f"{PACKAGE}.{name}",
-        [source],
-        depends=["csrc/recurrence.h"],
+        sources,
+        depends=[str(header) for header in Path("csrc").glob("*.h")],
         define_macros=[*OLDEST_TORCH, *defines],
         extra_compile_args={"cxx": DEBUG or SMALL, "nvcc": DEBUG},
         py_limited_api=True,  # nothing of Python is used, so one library serves every version
@@ -56,12 +56,12 @@ libraries = []
 # On Windows setuptools finds the compiler by itself.
 compiler = os.environ.get("CXX", "" if sys.platform == "win32" else "c++")
 if not compiler or shutil.which(compiler):
-    libraries.append(library(CppExtension, "_cpu", "csrc/recurrence_cpu.cpp"))
+    libraries.append(library(CppExtension, "_cpu", ["csrc/recurrence_cpu.cpp"]))
     if CUDA_HOME and torch.version.cuda and os.environ.get("USE_CUDA") != "0":
         if not torch.cuda.is_available():
             os.environ.setdefault("TORCH_CUDA_ARCH_LIST", gpus_of_nvcc())
-        cuda = library(CUDAExtension, "_cuda", "csrc/recurrence_cuda.cu", ("USE_CUDA", None))
-        libraries.append(cuda)
+        cuda = ["csrc/recurrence_cuda.cu"]
+        libraries.append(library(CUDAExtension, "_cuda", cuda, ("USE_CUDA", None)))
 
 for left_over in Path("build").glob("lib*"):  # by an earlier build: they would be packed, too
     shutil.rmtree(left_over)
