@@ -193,8 +193,8 @@ def recompute(fn, /, *inputs, **kwargs):
 
     Not supported: what else `fn` reads must not change before backward. Nobody notices
     a change there, as under `checkpoint`. Where threads share a module, and under FSDP,
-    use `torch.utils.checkpoint`. `torch.func` raises, and so does backward through a
-    tangent of forward mode.
+    `fully_shard` included, use `torch.utils.checkpoint`. `torch.func` raises, and so
+    does backward through a tangent of forward mode.
     """
     if not callable(fn):
         raise TypeError(f"fn must be callable, got {type(fn).__name__}")
