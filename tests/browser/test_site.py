@@ -302,23 +302,6 @@ def test_the_front_page_is_alive(page, site, folder, name):
     assert page.locator(".map a:not(.aside)").count() == 3
 
 
-GUESSES = {  # are they right? what was typed, what is
-    True: [
-        ("0.", "0"),
-        ("(1., 0.)", "1, 0"),
-        ("2**8", "256"),
-        ("two", "2"),
-        ("b and a", "a and b"),
-        ("both larger", "larger, larger"),
-        ("clip only", "clip"),
-        ("reduce_scatter", "reduce-scatter"),
-        ("FileNotFound", "FileNotFoundError"),
-        ("错误，3", "wrong, 3"),
-    ],
-    False: [("-3", "3"), ("7, 0", "0, 7"), ("a and a", "a and b"), ("none", "0")],
-}
-
-
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_prediction_is_made_on_a_page(page, site, folder):
     name = f"{folder}/05_higher_order.html"
@@ -341,11 +324,10 @@ def test_a_prediction_is_made_on_a_page(page, site, folder):
         checks.locator("input").fill(guess)
         checks.locator("button").click()
         expect(checks.locator("output")).to_contain_text("✓")
-    labels = {"wrong": "错误"}
-    judged = "guess => same(guess[0], guess[1], 0, guess[2])"
-    for right, guesses in GUESSES.items():
-        for guess, outcome in guesses:
-            assert page.evaluate(judged, [guess, outcome, labels]) == right, guess
+    # What else is read: tests/lessons/test_prediction.py.
+    checks.locator("input").fill("not True")
+    checks.locator("button").click()
+    expect(checks.locator("output")).to_contain_text("○")
 
 
 def test_the_drawer_closes_and_a_figure_grows_on_a_phone(page, site):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ from nbclient import NotebookClient
 
 from helpers.lessons import predicted
 from helpers.lessons.hold_back import VARIABLE
+from helpers.lessons.prediction import shown
 from helpers.lessons.reading import TABLE, judged, question
 from helpers.lessons.tempting import TEMPTING
 
@@ -122,6 +124,24 @@ def test_a_page_reads_the_same():
         )
     ]
     assert said == [(guess, asked["outcome"], mark) for guess, asked, mark in CASES]
+
+
+def test_what_a_chapter_says_is_read():
+    """The stored outcome is right, each tempting prediction is wrong."""
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        wish = None
+        for cell in nbformat.read(path, as_version=4).cells:
+            asked = re.search(
+                r"^prediction = \.\.\.  # yours: (.+)$", cell.source, re.M
+            )
+            wish = asked[1] if asked else wish
+            said = "".join(output.get("text", "") for output in cell.get("outputs", []))
+            if found := re.search(r"○ It is (.+)\. Predict before you run", said):
+                key = re.search('tempting="(.+?)"', cell.source)
+                why = [shown(guess) for guess in TEMPTING.get(key and key[1], ())]
+                asked = question(wish, found[1], 0, why)
+                verdicts = [judged(guess, asked) for guess in (found[1], *why)]
+                assert verdicts == [True, *[False] * len(why)], asked
 
 
 def test_each_word_of_a_chapter_may_be_said_in_chinese():
