@@ -62,6 +62,13 @@ def first_and_second(kind, x):
     return first, torch.autograd.grad(first.sum(), x)[0]
 
 
+def moved_weight():
+    """One case: a linear layer, its tensors, and vᵀJu for its weight."""
+    x, weight, u = random(5, 3), random(4, 3, seed=1), random(4, 3, seed=2)
+    v = random(5, 4, seed=3)
+    yield (torch.nn.functional.linear, x, weight, u, v), (v * (x @ u.T)).sum()
+
+
 @dataclass(frozen=True)
 class Drill:
     """One line, which a learner writes as a lambda; or what "Write it yourself" asks
@@ -374,6 +381,31 @@ def derivatives(f, x, order):
             "lambda i, j: 1.0": N_("Output 0 contains only input 0."),
         },
         N_("output `i` is the sum of the inputs up to `i`."),
+    ),
+    Drill(
+        "11.differences",
+        moved_weight,
+        """\
+def from_forward(f, x, weight, u, v, h=1e-5):
+    return (v * (f(x, weight + h * u) - f(x, weight - h * u)) / (2 * h)).sum()
+""",
+        {
+            ("/ (2 * h)", "/ h"): N_(
+                "From `weight - h * u` to `weight + h * u` it is 2h, not h."
+            ),
+            ("/ (2 * h)", ""): N_("A slope is a difference divided by the step."),
+            ("(v * ", "("): N_("`v` weights each output before you sum."),
+            (".sum()", ""): N_("It is one number: sum over all outputs."),
+            ("f(x, weight - h * u)) / (2 * h)", "f(x, weight)) / (2 * h)"): N_(
+                "From `weight` to `weight + h * u` it is h, not 2h."
+            ),
+            (
+                "f(x, weight + h * u) - f(x, weight - h * u)",
+                "f(x + h * u[0], weight) - f(x - h * u[0], weight)",
+            ): N_("`u` moves the weight, not the input."),
+        },
+        N_("two evaluations of `forward`, and no `backward`."),
+        stub="def from_forward(f, x, weight, u, v, h=1e-5):\n    return 0.0",
     ),
     Drill(
         "13.a",

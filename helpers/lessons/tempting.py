@@ -362,18 +362,6 @@ TEMPTING = {
         ),
         1.6487: N_("That is the right one, which `jacrev(jacrev)` gives."),
     },
-    "11 slip": {
-        4: N_(
-            "Not only the last row is off: `carry` is appended before it gets its own "
-            "row, in every round."
-        ),
-        5: N_("`carry` begins with zeros, and is appended at once."),
-    },
-    "11 inputs": {
-        200: N_("float32 overflows much earlier: its largest number is about e^88.7."),
-        80: N_("e^80 is about 6 · 10³⁴, and float32 holds numbers up to 3 · 10³⁸."),
-        50: N_("e^50 is about 5 · 10²¹, and float32 holds numbers up to 3 · 10³⁸."),
-    },
     "11 rejected": {
         "ReadsMemory": N_("`gradcheck` hands over a `grad_output` that is contiguous."),
         "ChangesGradOutput": N_("Nobody else reads the `grad_output` of `gradcheck`."),
@@ -609,9 +597,6 @@ TEMPTING = {
         3: N_("For the gradient of `D`, both factors are plain tensors."),
         1: N_("The gradient of `x` is a product with `D`, too."),
     },
-    "18 norm": {
-        "right": N_("`D` is 0 off its diagonal. Its gradient is not."),
-    },
     "18 other way": {
         ("Diagonal", "Diagonal"): N_(
             "`x @ D.t()` does not pass `F.linear`, so your rule does not meet it."
@@ -624,9 +609,8 @@ TEMPTING = {
             "The rule stands in place of `F.linear`, not of `@`."
         ),
     },
-    "18 step": {
-        "falls": N_("The gradient is right. But what does `add_` change?"),
-        "an error": N_("The fallback answers every operation, also those that write."),
+    "18 version": {
+        0: N_("Nothing was written. But which name had the operation?"),
     },
     "19 dropped": {
         "neither": N_(

@@ -1,5 +1,6 @@
 """Exercises of chapter 11: five patients to cure, and five backwards to judge."""
 
+from contextlib import suppress
 from math import log
 
 import torch
@@ -8,6 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from helpers.doctor import examine
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.numbers import alike
 from helpers.lessons.judge.properties import random
 from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import _
@@ -110,13 +112,24 @@ class CenterRows(Function):
         return grad_output - grad_output.mean(1, keepdim=True)
 
 
+def _centers_columns(attempt):
+    x, g = random(4, 3).requires_grad_(), random(4, 3, seed=1)
+    with suppress(Exception):  # which is told later
+        (given,) = torch.autograd.grad(attempt.apply(x), x, g)
+        if alike(given, g - g.mean(0)):
+            yield _(
+                "`backward` takes the means of the columns. Whose means did `forward` "
+                "take?"
+            )
+
+
 EXERCISE_3 = Exercise(
     number="11.3",
     name="CenterRows",
     reference=CenterRows,
     stub={" - grad_output.mean(1, keepdim=True)": ""},
     wrong=[
-        ({"grad_output.mean(1": "grad_output.mean(0"}, "The gradient of `x`"),
+        ({"grad_output.mean(1": "grad_output.mean(0"}, "the means of the columns"),
         ({"grad_output.mean": "grad_output.sum"}, "the gradient of `x`"),
         (
             {"- grad_output.mean(1, keepdim=True)": "* (1 - 1 / grad_output.shape[1])"},
@@ -124,6 +137,7 @@ EXERCISE_3 = Exercise(
         ),
     ],
     like=lambda x: x - x.mean(1, keepdim=True),
+    kind=[_centers_columns],
     inputs=(Inputs(shapes="N D"),),
     order=2,
     success="the mean depends on every element, too.",

@@ -1,7 +1,7 @@
 """Exercises of chapter 18: a tensor of your own."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -77,6 +77,11 @@ def _counts(attempt):
             yield _(
                 "{where} the program computes something else inside the mode."
             ).format(where=where)
+        if program is _linear and not products.count:
+            yield _(
+                "{where} it counts nothing. `func` is one overload, "
+                "`aten.mm.default`; `aten.mm` is the packet of its overloads."
+            ).format(where=where)
         if products.count != right:
             template = _("{where} it counts {given}; {right} ran.")
             yield template.format(where=where, given=products.count, right=right)
@@ -100,6 +105,7 @@ EXERCISE_1 = Exercise(
             "for a linear layer, forward and backward it raises",
         ),
         ({"TorchDispatchMode": "torch.overrides.TorchFunctionMode"}, "below autograd"),
+        ({"func.overloadpacket in": "func in"}, "the packet of its overloads"),
     ],
     kind=[_is_mode],
     properties=[_counts],
@@ -191,6 +197,11 @@ def _refuses(attempt):
     ):
         try:
             function()
+        except TypeError:
+            yield _(
+                "`{name}` raises a TypeError, as after `return NotImplemented`, which "
+                "makes PyTorch ask the next class. Raise a NotImplementedError."
+            ).format(name=name)
         except NotImplementedError as error:
             if "aten." not in str(error):
                 yield _("the error of `{name}` does not name the operation.").format(
@@ -226,6 +237,13 @@ EXERCISE_2 = Exercise(
             "`R.t() @ b` raises",
         ),
         ({" {func}": ""}, "does not name the operation"),
+        (
+            {
+                'raise NotImplementedError(f"RankOne does not know {func}")': "return "
+                "NotImplemented"
+            },
+            "the next class. Raise a",
+        ),
         (
             {
                 '        raise NotImplementedError(f"RankOne does not know {func}")': "        a = torch.outer(args[0].u, args[0].v)\n        "
@@ -264,15 +282,8 @@ def _moves(attempt):
         start, end = random(4), random(4, seed=1)
         d, e = _Held(start.clone()), _Held(end.clone())
         shared = d.elements
-        given = attempt(d, e, weight)
+        attempt(d, e, weight)
         where = _("with weight = {weight}").format(weight=weight)
-        if given is None:
-            yield _(
-                "it returns nothing; an in-place operation returns the tensor that "
-                "it changed."
-            )
-        elif given is not d:
-            yield _("it must return `d` itself, not a new value.")
         yield at(where, changed_in_place(end=(e.elements, end)))
         right = torch.lerp(start, end, weight)
         misses = {_("nothing moves."): start}
@@ -292,7 +303,6 @@ EXERCISE_3 = Exercise(
     reference=lerp_,
     stub="def lerp_(d, end, weight): ...",
     wrong=[
-        ({"    return d": ""}, "it returns nothing"),
         ({"d.elements.lerp_(": "d.elements.lerp("}, "nothing moves"),
         (
             {
@@ -312,7 +322,8 @@ EXERCISE_3 = Exercise(
         ),
     ],
     properties=[_moves],
-    success="the numbers moved in place, and `d` is what it returns.",
+    success="the numbers moved in place. PyTorch gives its caller the tensor that was "
+    "passed, whatever an entry returns; to return `d` is the convention.",
     hints=(
         "Which of the entries in this chapter writes, and what does that entry return?",
         "`elements` is a plain tensor, which has a `lerp_` of its own.",
@@ -321,4 +332,87 @@ EXERCISE_3 = Exercise(
     ),
     explanation="A view of d, such as that of detach, holds the same `elements`. Only "
     "a write into them reaches it.",
+)
+
+
+class Logged(Tensor):
+    log = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        Logged.log.append(func.__name__)
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+        return result.as_subclass(cls) if type(result) is Tensor else result
+
+
+def _logs(attempt):
+    plain = random(2, 3)
+    w = plain.clone().as_subclass(attempt)
+    attempt.log.clear()
+    for name, call in (
+        ("torch.cat([w, w])", lambda w: torch.cat([w, w])),
+        ("torch.stack([x, w])", lambda w: torch.stack([plain, w])),
+        ("(w + 1).exp()", lambda w: (w + 1).exp()),
+    ):
+        attempt.log.clear()
+        try:
+            given = call(w)
+        except (Exception, RecursionError) as error:
+            yield _("`{name}` raises {error}").format(name=name, error=raised(error))
+        yield wrong_outputs(given.as_subclass(Tensor), call(plain), what=f"`{name}`")
+        called = name.split("(")[0].removeprefix("torch.") or "exp"
+        if called not in attempt.log:
+            template = _("after `{name}` the log is {log}; `{called}` is missing.")
+            yield template.format(name=name, log=attempt.log, called=called)
+        if not isinstance(given, attempt):
+            yield _("the result of `{name}` has lost the class.").format(name=name)
+
+
+def _is_trained(attempt):
+    start = random(3)
+    weight = nn.Parameter(start.clone().as_subclass(attempt))
+    other = nn.Parameter(start.clone())
+    for parameter in (weight, other):
+        adam = torch.optim.Adam([parameter], lr=0.1, foreach=False)
+        for _step in range(3):
+            adam.zero_grad()
+            parameter.square().sum().backward()
+            adam.step()
+    moved = weight.detach().as_subclass(Tensor)
+    if alike(moved, start):
+        yield _("after three steps of Adam the weight has not moved.")
+    yield wrong_outputs(moved, other.detach(), what=_("the weight after Adam"))
+
+
+EXERCISE_4 = Exercise(
+    number="18.4",
+    name="Logged",
+    reference=Logged,
+    stub="class Logged(Tensor):\n    log = []  # the names of functions, as they are "
+    "called\n    ...  # yours",
+    wrong=[
+        ({" if type(result) is Tensor else result": ""}, "AttributeError"),
+        (
+            {"        with torch._C.DisableTorchFunctionSubclass():\n    ": ""},
+            "RecursionError",
+        ),
+        ({"result.as_subclass(cls) if type(result) is Tensor else ": ""}, "lost the"),
+        ({"Logged.log.append(func.__name__)": "pass"}, "is missing"),
+        (
+            {
+                "        with": '        if func.__name__.endswith("_"):\n            '
+                "return args[0]\n        with"
+            },
+            "has not moved",
+        ),
+    ],
+    properties=[_logs, _is_trained],
+    success="it sees calls with a tensor in a list, and Adam trains it.",
+    hints=(
+        "Which of the two methods sees functions?",
+        "`super().__torch_function__` runs the function and keeps the class.",
+    ),
+    explanation="The arguments pass on untouched, so a list of tensors is no special "
+    "case.",
 )
