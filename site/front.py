@@ -22,7 +22,13 @@ FRONT = {
     "notebooks": "index",
     "zh": "index.zh",
 }  # the page, by the folder of the edition
-PARTS = ["00 01 02 03 04 05 06", "07 08 09 15 16 19", "10 11 13 20 21", "12 14 17 18"]
+PARTS = [
+    "00 01 02 03 04 05 06",
+    "07 08 09 15 16",
+    "10 11 13 20 21",
+    "12 14 17 18",
+    "19 22 23 24",  # to look up
+]
 COVERS = {  # what a chapter is about, in code
     "00": "x = 100: nan",
     "01": "2017",
@@ -46,6 +52,9 @@ COVERS = {  # what a chapter is about, in code
     "19": "custom_op?",
     "20": "softmax(QKᵀ)V",
     "21": "print(derive(f, x))",
+    "22": "register_hook(clip)",
+    "23": "torch.cond",
+    "24": "grad_dtype",
 }
 WORDS = {
     "notebooks": {
@@ -70,7 +79,8 @@ WORDS = {
         "minutes": "minutes",
         "which_minutes": "Minutes: to read, plus the exercises, plus the deeper sections.",
         "parts": ["The API, and whether it is right", "Kernels, compilers, packages",
-                  "Derivatives and their traps", "Memory, processes, bits, tensors"],
+                  "Derivatives and their traps", "Memory, processes, bits, tensors",
+                  "To look up: which way, and recipes"],
         "repository": "The repository",
         "install": "Install it",
         "more": "All commands, what they download, and how to teach with the course: the README",
@@ -106,7 +116,8 @@ WORDS = {
         "minutes": "分钟",
         "which_minutes": "分钟数依次是：阅读、练习、选读。",
         "parts": ["API，以及怎样确认它正确", "核函数、编译器、打包",
-                  "各种导数和它们的陷阱", "显存、进程、位数、张量"],
+                  "各种导数和它们的陷阱", "显存、进程、位数、张量",
+                  "供查阅：走哪条路，以及配方"],
         "repository": "代码仓库",
         "install": "安装",
         "more": "全部命令、要下载多少、怎样用这门课程教学：见 README",
@@ -182,7 +193,8 @@ def _chapters(folder, chapters):
         r"^- \*\*(.+?)\*\*[,，] ?(.+?)[:：] ?(.+)$", text, re.MULTILINE
     ):
         found = re.findall(r"\b\d\d\b", re.sub(r"\]\([^)]*\)", "", numbers))
-        course = [n for n in cards if "+" in cards[n]["minutes"]]  # 19 and 22 to 24: to look up
+        # 19 and 22 to 24 are to look up
+        course = [n for n in cards if "+" in cards[n]["minutes"]]
         wanted = [n for n in course if n not in found] if found == ["19"] else found
         if set(wanted) <= set(cards) and wanted:
             through.append((name, hours, " ".join(wanted)))
