@@ -457,23 +457,18 @@ TEMPTING = {
         "mean": N_("The 100 is multiplied by a random number whose mean is 0."),
         "both": N_("The 100 is multiplied by a random number whose mean is 0."),
     },
-    "14 exp": {
-        "error": N_(
-            "That is what autograd's count of changes is for. It missed this one."
-        ),
-        1: N_(
-            "The slope of the exponential at 0. But `backward` multiplies by what it saved."
-        ),
+    "14 count": {
+        1: N_("One would be right, and `backward` would then raise an error."),
+        4: N_("Each process has its own tensor, which was written once."),
     },
     "14 slopes": {
         (3, 30): N_("Each of the two is right for the other program."),
         (12, 30): N_("`HandOn` hears of one loss only, its own."),
         (3, 9): N_("`SumAgain` adds the gradients of four losses that are one."),
     },
-    "14 pairs": {
-        "all-gather": N_("It copies. What was copied is added on the way back."),
-        "all-reduce": N_("Adding is right, but each process needs its own part only."),
-        "all-to-all": N_("It only moves elements, and is its own transpose."),
+    "14 mirror": {
+        1: N_("Two: turn the arrows of an all-to-all around, and it is one again."),
+        3: N_("In a mirror, the halo exchange adds the borrowed rows."),
     },
     "14 sum": {
         (1, 0.25): N_(

@@ -401,7 +401,7 @@ EXERCISE_4 = Exercise(
         ({"Logged.log.append(func.__name__)": "pass"}, "is missing"),
         (
             {
-                "        with": '        if func.__name__.endswith("_"):\n            '
+                "        with": "        if func is Tensor.addcdiv_:\n            "
                 "return args[0]\n        with"
             },
             "has not moved",
