@@ -228,6 +228,8 @@ def on_source_read(app, document, content):
     )
     notebook["metadata"]["mystnb"] = dict(prompts)
     add_forms(notebook, edition(document))
+    if any("".join(c["source"]).startswith(("!", "%")) for c in notebook["cells"]):
+        notebook["metadata"]["language_info"]["pygments_lexer"] = "ipython3"
     first = next(c for c in notebook["cells"] if c["cell_type"] == "code")
     first["metadata"]["tags"] = [*first["metadata"].get("tags", []), "hide-input"]
     for cell in notebook["cells"]:

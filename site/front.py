@@ -229,7 +229,7 @@ def _chapter_rows(folder, cards):
     """The same of each chapter, with what else people call it."""
     for number, card in cards.items():
         title = f"{number} {card['name']}"
-        called = _called(folder)[number][plain(title)]
+        called = _called(folder).get(number, {}).get(plain(title), "")
         yield title, card["page"], card["question"], f"{title} {called}"
 
 
