@@ -162,7 +162,7 @@ class Finding:
         if self.right_so_far:
             yield _("right so far: {what}").format(what=self.right_so_far)
         if self.first_wrong:
-            yield _("first wrong: {what}").format(what=self.first_wrong)
+            yield self.first_wrong
         if self.change and (self.change, self.place) in known:
             yield _("the same change")
         elif self.change:

@@ -39,6 +39,8 @@ LARGE = 1e6  # elements of one local, above which none is kept
 USES = 6  # of one local, of which all parts are tried
 EXACT = 1e-9  # of the largest element: rounding
 
+FIRST = N_("first wrong: {what}")
+NOT_ALONE = N_("wrong here: {what}")
 PART = N_(
     "{here} holds only a part of the gradient of {there}: what comes through {uses} is "
     "missing"
@@ -562,14 +564,19 @@ class Search:
         for target in () if is_flat(value) else whole:
             if factor := self.factor_of(key, target):
                 yield target, factor
-        yield from ((t, None) for t in whole if self.is_mate(name, t))
+        # What a loop fills is no gradient before its last turn.
+        of_a_loop = [t for t in whole if self.record.locals[t.local].line]
+        for target in whole if self.turns(key) == 1 else of_a_loop:
+            if self.is_mate(name, target):
+                yield target, None
         for j, local in enumerate(self.record.locals):
             if local.name == name and local.value.numel() == value.numel():
                 yield Target(j, value=True), None
 
     def unlikely(self, key, value):
         """The same of whatever has as many elements."""
-        if self.may_be_more(key, value) and not is_flat(value):
+        alone = self.turns(key) == 1
+        if alone and self.may_be_more(key, value) and not is_flat(value):
             yield from ((t, None) for t in self.targets(value))
 
     def may_be_more(self, key, value):
@@ -662,7 +669,8 @@ class Search:
             if self.chain.backward.name(k)
         ]
         file = site.code.fn.__code__.co_filename
-        sentence = _(text).format(**gaps)
+        what = _(text).format(**gaps)
+        sentence = _(FIRST if is_cause else NOT_ALONE).format(what=what)
         return FirstWrong(
             sentence, listed(said), file, site.line, text is PART, is_cause
         )
