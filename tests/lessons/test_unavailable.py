@@ -87,6 +87,7 @@ def test_a_cell_is_skipped_for_what_is_missing_only(
         raise NbCellError(1, "the cell differs", "")
 
     with pytest.raises((pytest.skip.Exception, NbCellError)) as caught:
-        item = SimpleNamespace(path=NOTEBOOK, test_outputs=[output])
+        cell = nbformat.v4.new_code_cell()
+        item = SimpleNamespace(path=NOTEBOOK, test_outputs=[output], cell=cell)
         conftest.run_or_let_it_say_why(item, differ)
     assert str(caught.value) == (said if is_skipped else "the cell differs")
