@@ -277,6 +277,7 @@ def test_each_message_is_one_that_a_chapter_prints_or_pytorch_says():
 def test_a_message_comes_from_what_its_row_says(part):
     assert any(message.part == part for message in every(MESSAGES))
     torch.compiler.reset()
+    torch.set_warn_always(True)  # also what PyTorch says once in a process
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
@@ -284,6 +285,8 @@ def test_a_message_comes_from_what_its_row_says(part):
             said = ""
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
+        finally:
+            torch.set_warn_always(False)
     assert part in said + "".join(str(warning.message) for warning in warned)
 
 
