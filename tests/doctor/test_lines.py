@@ -67,6 +67,7 @@ def test_what_does_more_than_compute_is_named_and_not_edited(
     monkeypatch.chdir(tmp_path)
     (found,) = errors(examine(made(broken(line)), *ARGUMENTS()))
     assert found.code == "other-mask" and "stood in place" not in found.change
+    assert not found.first_wrong
 
 
 def test_a_search_that_stops_says_so():

@@ -26,7 +26,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from ..function.isolation import forgiving
 from ..function.private import methods, takes_ctx
-from ..function.source import UnsuitableError
+from ..function.source import UnsuitableError, harmless
 from ..function.tensors import is_number, largest
 from ..report import brief
 from ..words import N_, _, listed
@@ -376,6 +376,9 @@ class Chain:
         self.cls, self.ctx_too = cls, takes_ctx(cls)
         backward = cls.vjp if cls.backward is Function.backward else cls.backward
         self.forward, self.backward = Watched(cls.forward, cls), Watched(backward, cls)
+        # A kernel may take no memory but what its own code has prepared.
+        if not all(harmless(code, cls) for code in self.backward.codes):
+            raise UnsuitableError
 
     @contextlib.contextmanager
     def running(self, of_call):
