@@ -26,6 +26,7 @@ from sphinx.util import logging
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "site"))
 import front  # noqa: E402
+from attempts import add_fields  # noqa: E402
 from exercises import add_help  # noqa: E402
 from formulas import FONTS, set_formulas  # noqa: E402
 from predictions import add_forms  # noqa: E402
@@ -271,6 +272,7 @@ def lead_to_pytorch(doctree):
 def on_doctree_read(app, doctree):
     lead_to_pytorch(doctree)
     add_help(doctree, edition(app.env.current_document.docname))
+    add_fields(doctree, edition(app.env.current_document.docname))
     name_rows(doctree)
 
 
@@ -397,6 +399,9 @@ def on_page(app, document, template, context, doctree):
         if core:  # at the end of the core, too
             body = f'{body[: core.start()]}<p class="neighbours">{bar}</p>\n{body[core.start() :]}'
         context["body"] = body
+    if 'class="attempt"' in context["body"]:
+        for script in ("expression.js", "attempts.js"):
+            app.add_js_file(script)  # to this page alone
     if context["has_maths_elements"]:
         fonts = context["pathto"]("_static", resource=True)
         context["body"], style = set_formulas(context["body"], fonts)

@@ -1,0 +1,146 @@
+"""Drills that the page itself judges: a field for each, in place of the cell that asks.
+
+A page gets what Python computed: the arguments of a line, what it must return, and the
+tempting lines with what is said of them. static/expression.js evaluates a line of the
+reader's, static/attempts.js compares and answers. A drill that is more than an
+expression stays a cell.
+"""
+
+import json
+import re
+from html import escape
+
+import torch
+from docutils import nodes
+from exercises import speaking
+
+from helpers.lessons import drill
+from helpers.lessons.judge.compare import SLOPES
+from helpers.lessons.judge.numbers import NEARLY
+from helpers.lessons.language import _
+
+LAMBDA = re.compile(r"lambda ([\w, ]+): (.+)", re.DOTALL)
+ASKS = re.compile(
+    r'^drill\("([\w.]+)"\)\.check\(lambda ([\w, ]+): \.\.\.\)(?: +# (.+))?$',
+    re.MULTILINE,
+)
+SAID = {  # what only a page says; by the folder of the edition
+    "notebooks": {
+        "check": "Check",
+        "beyond": "This page cannot run `{what}`: run it in the course.",
+        "broadcast": "shapes {one} and {other} do not fit together.",
+        "matmul": "in a matrix product the inner sizes must agree; the shapes are {one} "
+        "and {other}.",
+        "dim": "a tensor of shape {shape} has no dimension {dim}.",
+        "index": "index {index} is out of range, for the size is {size}.",
+        "indices": "there are more indices than dimensions: the shape is {shape}.",
+        "reshape": "shapes {one} and {other} do not have the same number of elements.",
+        "expand": "shape {one} cannot be expanded to {other}.",
+        "number": "`{name}` takes a tensor, not a number.",
+        "zero": "it divides by zero.",
+        "minus": "a tensor of True and False knows no minus: write `~mask`.",
+        "power": "`^` is not a power in Python: write `**`.",
+        "bits": "`&`, `|` and `~` need True and False: put each comparison in "
+        "parentheses.",
+        "truth": "a tensor of several elements is neither true nor false, so `if`, "
+        "`and`, `or` and `a < b < c` cannot use it.",
+    },
+    "zh": {
+        "check": "检查",
+        "beyond": "本页运行不了 `{what}`，请在课程的 notebook 里运行。",
+        "broadcast": "形状 {one} 与 {other} 无法广播到一起。",
+        "matmul": "矩阵乘法要求中间的两个维度大小相同，而这里的形状是 {one} 和 {other}。",
+        "dim": "形状为 {shape} 的张量没有第 {dim} 维。",
+        "index": "下标 {index} 越界，这一维的大小是 {size}。",
+        "indices": "下标的个数多于维数，张量的形状是 {shape}。",
+        "reshape": "形状 {one} 与 {other} 的元素个数不同。",
+        "expand": "形状 {one} 无法扩展成 {other}。",
+        "number": "`{name}` 的参数要是张量，不能是数。",
+        "zero": "除数是 0。",
+        "minus": "布尔张量不能做减法，也不能取负，请写 `~mask`。",
+        "power": "Python 里的乘方不是 `^`，而是 `**`。",
+        "bits": "`&`、`|`、`~` 要用在布尔张量上：请给每个比较加上括号。",
+        "truth": "含有多个元素的张量没有真假可言，不能用在 `if`、`and`、`or` 或 "
+        "`a < b < c` 里。",
+    },
+}
+
+
+def templates(folder):
+    """The sentences with which a page answers; called while `speaking(folder)`."""
+    return SAID[folder] | {
+        "at": _("{where}: {words}"),
+        "followed": _("{before} {after}"),
+        "shape": _("{which} has shape {given}, but {right} is right."),
+        "dtype": _("{which} is {given}, but {right} is right."),
+        "value": _("{what} is {given}{place}, but {right} is right."),
+        "value with a grad_output": _(SLOPES[1]),
+        "place": _(" at {index}"),
+        "nearly": _(NEARLY),
+        "untouched": _("{number}: not attempted yet"),
+        "none": _("it returns None. Is a `return` missing?"),
+        "kind": _("it returns a {kind}, but {asked} is asked for."),
+        "a tensor": _("a tensor"),
+    }
+
+
+def data_of(value):
+    """A tensor or an int, as the page reads it; a number that JSON lacks is a word."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    numbers = [n if abs(n) < torch.inf else str(n) for n in value.flatten().tolist()]
+    return {"shape": list(value.shape), "data": numbers}
+
+
+def names_and_line(source):
+    names, line = LAMBDA.fullmatch(source).groups()
+    return names.split(", "), line
+
+
+def data_of_drill(number, folder):
+    """What the page needs to judge one drill."""
+    given = drill(number)
+    with speaking(folder):
+        wrong = [(*names_and_line(line), _(why)) for line, why in given.wrong.items()]
+        return {
+            "number": number,
+            "names": names_and_line(given.answer)[0],
+            "what": _("what it returns"),
+            "cases": [
+                {"given": list(map(data_of, arguments)), "expected": data_of(expected)}
+                for arguments, expected in given.cases()
+            ],
+            "wrong": [
+                {"names": names, "line": line, "why": why} for names, line, why in wrong
+            ],
+            "right": _(given.why),
+            "words": templates(folder),
+        }
+
+
+FORM = """<form class="attempt" data-asked="{asked}">
+<label><span>{task}</span> <code>lambda {names}:</code>
+<input autocomplete="off" autocapitalize="off" spellcheck="false"></label>
+<button type="submit">{check}</button> <output></output>
+</form>"""
+
+
+def form(number, names, task, folder):
+    asked = json.dumps(data_of_drill(number, folder), ensure_ascii=False)
+    return FORM.format(
+        asked=escape(asked),
+        task=escape(f"{number} {task or ''}".strip()),
+        names=escape(names),
+        check=SAID[folder]["check"],
+    )
+
+
+def add_fields(doctree, folder):
+    """Puts the fields under each cell that asks for lambdas, which scripts then hide."""
+    for cell in list(doctree.findall(nodes.container)):
+        found = ASKS.findall(cell.astext())
+        if cell.get("nb_element") == "cell_code" and found:
+            cell["classes"].append("in-fields")
+            forms = "\n".join(form(*one, folder) for one in found)
+            place = cell.parent.index(cell) + 1
+            cell.parent.insert(place, nodes.raw("", forms, format="html"))

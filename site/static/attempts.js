@@ -1,0 +1,114 @@
+// Lines that a reader writes in the page: a drill, or a `backward` on the front page. They are
+// evaluated by expression.js and compared as helpers/lessons/judge compares; site/attempts.py hands
+// over the cases, the tempting lines and the sentences.
+
+const attempts = (() => {
+  const { Beyond, Wrong, Tensor, isTensor, isNumber, said } = evaluated;
+  const filled = (template, gaps) =>
+    template.replace(/\{(\w+)\}/g, (gap, name) => name in gaps ? String(gaps[name]) : gap);
+  const valueOf = value => typeof value === "number" ? BigInt(value)
+    : new Tensor(value.shape, value.data.map(Number), "float64");
+
+  // A number to some digits, as Python's format "g" writes it.
+  const toDigits = (number, digits) => {
+    if (!Number.isFinite(number)) return String(number).toLowerCase().replace("infinity", "inf");
+    const [mantissa, exponent] = number.toExponential(digits - 1).split("e");
+    const bare = text => text.includes(".") ? text.replace(/\.?0+$/, "") : text;
+    if (exponent >= -4 && exponent < digits) return bare((number || 0).toFixed(Math.max(digits - 1 - exponent, 0)));
+    return `${bare(mantissa)}e${exponent[0]}${exponent.slice(1).padStart(2, "0")}`;
+  };
+
+  // What a value that differs is said to be, or null; numbers.py has the tolerances, and why.
+  const difference = (value, right, { what, words }, sentence = words.value) => {
+    if (value === null) return words.none;
+    if (Array.isArray(value)) return filled(words.kind, { kind: "tuple", asked: words["a tensor"] });
+    if (said(value.shape) !== said(right.shape))
+      return filled(words.shape, { which: what, given: said(value.shape), right: said(right.shape) });
+    if (value.dtype !== right.dtype)
+      return filled(words.dtype, { which: what, given: `torch.${value.dtype}`, right: `torch.${right.dtype}` });
+    const known = right.data.map(Number.isFinite);
+    const largest = right.data.reduce((most, n, k) => known[k] ? Math.max(most, Math.abs(n)) : most, 1);
+    const distances = right.data.map((n, k) => known[k] ? Math.abs(value.data[k] - n) : 0);
+    const within = (n, k) => n <= 1e-11 * largest + 1e-10 * Math.abs(right.data[k]) || !known[k];
+    if (distances.every(within)) return null;
+    const sizes = distances.map(n => Number.isNaN(n) ? Infinity : n), at = sizes.indexOf(Math.max(...sizes));
+    const [one, other] = [value.data[at], right.data[at]];
+    let digits = 4;
+    while (digits < 17 && toDigits(one, digits) === toDigits(other, digits)) digits++;
+    const index = right.shape.map((n, dim) => Math.floor(at / right.shape.slice(dim + 1).reduce((a, b) => a * b, 1)) % n);
+    const place = index.length ? filled(words.place, { index: `[${index.join(", ")}]` }) : "";
+    const numbers = { given: toDigits(one + 0, digits), right: toDigits(other + 0, digits) };
+    const differs = filled(sentence, { what, place, ...numbers });
+    const nearly = Math.abs(one - other) < 1e-5 * Math.abs(other);
+    return nearly ? filled(words.followed, { before: differs, after: words.nearly }) : differs;
+  };
+
+  // What a line returns for arguments by their names; an error of its own where PyTorch has one.
+  const outcome = (line, names, given) => {
+    try {
+      const scope = Object.fromEntries(names.map((name, n) => [name, given[n]]));
+      const value = evaluated(line, scope);
+      if (isNumber(value)) return new Tensor([], [Number(value)], "float64");
+      return value === null || Array.isArray(value) || isTensor(value) ? value : new Beyond(line);
+    } catch (error) { // what this page did not foresee is the course's
+      return error instanceof Wrong || error instanceof Beyond ? error : new Beyond(line);
+    }
+  };
+
+  const judged = (typed, asked) => { // [mark, sentence]
+    const { number, words } = asked;
+    const at = (where, sentence) => where ? filled(words.at, { where, words: sentence }) : sentence;
+    const text = typed.replace(/#.*$/, "").trim().replace(/^return\b/, "").trim();
+    const lambda = /^lambda\s+(\w+(?:\s*,\s*\w+)*)\s*:(.*)$/.exec(text);
+    const names = lambda ? lambda[1].split(/\s*,\s*/) : asked.names, line = lambda ? lambda[2].trim() : text;
+    if (line === "" || line === "...") return ["○", filled(words.untouched, { number })];
+    const cases = asked.cases.map(({ given, expected, ...more }) =>
+      ({ given: given.map(valueOf), expected: valueOf(expected), ...more }));
+    const mine = cases.map(({ given }) => outcome(line, names, given));
+    const beyond = mine.find(value => value instanceof Beyond);
+    if (beyond) return ["○", at(number, filled(words.beyond, { what: beyond.message }))];
+    const wrong = cases.map(({ expected, where, sentence }, n) => {
+      const error = mine[n] instanceof Wrong && filled(words[mine[n].kind], mine[n].gaps);
+      const found = error || difference(mine[n], expected, asked, words[sentence]);
+      return found && at(where, found);
+    }).find(Boolean);
+    if (!wrong) return ["✓", at(number, asked.right)];
+    const like = (one, other) => isTensor(one) && isTensor(other)
+      && !difference(one, other, asked) && !difference(other, one, asked);
+    const tempting = asked.wrong.find(one =>
+      cases.every(({ given }, n) => like(outcome(one.line, one.names, given), mine[n])));
+    if (tempting?.said) return ["✗", at(number, tempting.said)];
+    const all = tempting ? filled(words.followed, { before: wrong, after: tempting.why }) : wrong;
+    return ["✗", at(number, all)];
+  };
+
+  const spell = (place, text) => place.replaceChildren(...text.split("`").map((part, n) => {
+    if (n % 2 === 0) return part;
+    const code = document.createElement("code");
+    code.textContent = part;
+    return code;
+  }));
+
+  // Wires a form with a field and an output; `told` hears the line and its mark.
+  const setUp = (form, key, told = () => {}) => {
+    const asked = JSON.parse(form.dataset.asked), field = form.querySelector("input");
+    const answer = () => {
+      const [mark, sentence] = judged(field.value, asked);
+      spell(form.querySelector("output"), `${mark} ${sentence}`);
+      told(field.value, mark);
+    };
+    form.addEventListener("submit", event => {
+      event.preventDefault();
+      localStorage.setItem(key, field.value);
+      answer();
+    });
+    field.value = localStorage.getItem(key) ?? ""; // stays in this browser
+    if (field.value) answer();
+  };
+  return { judged, setUp };
+})();
+
+if (typeof document !== "undefined") document.addEventListener("DOMContentLoaded", () => {
+  for (const form of document.querySelectorAll("form.attempt:not(.front form)"))
+    attempts.setUp(form, `attempt ${location.pathname} ${JSON.parse(form.dataset.asked).number}`);
+});

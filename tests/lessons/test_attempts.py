@@ -1,0 +1,148 @@
+"""What a page says of a line of the reader's is what Python says, or that it cannot."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.lessons import drill
+from helpers.lessons.drill import DRILLS
+
+pytest.importorskip("docutils", reason="the pages are made with Sphinx")
+if not shutil.which("node"):
+    pytest.skip("the pages' scripts need Node.js", allow_module_level=True)
+
+HERE = Path(__file__).parent
+SITE = HERE.parents[1] / "site"
+sys.path.insert(0, str(SITE))
+from attempts import SAID, data_of_drill, names_and_line  # noqa: E402
+
+GAP = re.compile(r"\{\w+\}")
+LINES = [number for number, one in DRILLS.items() if one.answer.startswith("lambda")]
+RIGHT = [
+    ("1.a", "g * (w + 1)"),
+    ("1.a", "torch.add(g, g.mul(w))"),
+    ("1.b", "g.expand_as(x)"),
+    ("1.b", "torch.full_like(x, 1) * g"),
+    ("2.a", "torch.mm(G.t(), X)"),
+    ("2.a", "(G[:, :, None] * X[:, None, :]).sum(dim=0)"),
+    ("2.b", "torch.sum(G, dim=(0,))"),
+    ("2.b", "G.mean(axis=0) * len(G)"),
+    ("2.b", "torch.ones_like(G[:, 0]) @ G"),
+    ("3.a", "torch.stack([g[3], g[2], g[1], g[0]])"),
+    ("3.b", "torch.cat((g[1:], g[:1]), dim=0)"),
+    ("3.c", "g.reshape(2, -1).sum(0)"),
+    ("3.c", "sum(g.chunk(2))"),
+    ("4.a", "-(g * y) * y"),
+    ("4.b", "torch.addcmul(g, g, y)"),
+    ("5.a", "-torch.mul(h, g) * x.sin()"),
+    ("6.a", "torch.einsum('ni,ni->i', g, x)"),
+    ("10.a", "x.exp().mul(tangent)"),
+    ("10.c", "float(j <= i)"),
+    ("13.a", "torch.where(x.abs() < 1, g, torch.zeros_like(g))"),
+    ("13.a", "g * ((x > -1) & (x < 1))"),
+    ("13.b", "g * z ** -2 / 3"),
+]
+WRONG = [
+    ("1.a", "g * w - g"),
+    ("1.a", "w"),
+    ("1.b", "g.sum()"),
+    ("1.b", "torch.ones_like(x)"),
+    ("2.a", "G @ X"),
+    ("2.a", "(G.T @ X).T"),
+    ("2.b", "G.sum(0, keepdim=True)"),
+    ("2.b", "G[0]"),
+    ("3.a", "g.flip(1)"),
+    ("3.b", "g.roll(-1)"),
+    ("3.c", "g[::2] + g[1::2]"),
+    ("4.a", "-g * y ** -2"),
+    ("4.a", "g * y ^ 2"),
+    ("4.b", "g * torch.exp(y)"),
+    ("5.b", "6 * x"),
+    ("6.a", "g * x.sum(0)"),
+    ("10.a", "tangent"),
+    ("10.b", "x.sum()"),
+    ("10.c", "1.0 if i == j else 0.0"),
+    ("13.a", "g if x.abs() < 1 else 0"),
+    ("13.a", "(x.abs() < 1) * 1.0"),
+    ("13.a", "x.abs() < 1"),
+    ("13.b", "g / 3 * z**2"),
+    ("13.b", "g / (3 * z)"),
+]
+REFUSED = [
+    ("1.a", "g.detach() * w + g"),
+    ("1.a", "torch.zeros(3)"),
+    ("1.b", "g * torch.ones(2, 3)"),
+    ("2.a", "G.T.double() @ X"),
+    ("2.b", "G.sum(0).data"),
+    ("3.a", "g.flip(0).add_(0)"),
+    ("3.a", "[row for row in g]"),
+    ("3.b", "torch.randn_like(g)"),
+    ("4.a", "g * unknown"),
+    ("4.a", "-g * y**"),
+    ("10.b", "tangent.sum().item()"),
+    ("13.a", "g.__class__"),
+]
+
+
+def said_by_a_page(lines, folder="notebooks"):
+    asked = {number: data_of_drill(number, folder) for number in LINES}
+    scripts = [str(SITE / "static" / f"{n}.js") for n in ("expression", "attempts")]
+    handed = {"scripts": scripts, "lines": lines, "asked": asked}
+    command = ["node", HERE / "attempts.cjs"]
+    given = json.dumps(handed)
+    done = subprocess.run(
+        command, input=given, capture_output=True, text=True, check=True
+    )
+    return [" ".join(said) for said in json.loads(done.stdout)]
+
+
+def said_by_python(number, line):
+    names = ", ".join(names_and_line(drill(number).answer)[0])
+    return drill(number).verdict(drill(number).made(f"lambda {names}: {line}"))
+
+
+def test_the_table_of_drills_is_judged_alike():
+    lines = [
+        (number, source)
+        for number in LINES
+        for source in (drill(number).answer, *drill(number).wrong)
+    ]
+    expected = [drill(number).verdict(drill(number).made(one)) for number, one in lines]
+    assert said_by_a_page(lines) == expected
+
+
+def test_other_lines_are_judged_alike_or_refused():
+    refused = 0
+    said = said_by_a_page(RIGHT + WRONG)
+    for (number, line), page in zip(RIGHT + WRONG, said, strict=True):
+        python = said_by_python(number, line)
+        assert python[0] == ("✓" if (number, line) in RIGHT else "✗"), (line, python)
+        refused += page[0] == "○" and (number, line) in RIGHT
+        if page[0] != "○" and "raises" not in python:
+            assert page == python, line
+        elif page[0] != "○":  # an error is told in the page's own words
+            assert page[0] == "✗" and page != python, line
+    assert refused <= 4
+    assert [page for page in said[len(RIGHT) :] if page[0] == "○"] == []
+
+
+def test_what_only_the_course_can_run_is_refused():
+    for page, (_, line) in zip(said_by_a_page(REFUSED), REFUSED, strict=True):
+        assert page.startswith("○") and "run it in the course" in page, line
+    untouched = said_by_a_page([("1.a", "..."), ("1.a", " ")])
+    assert untouched == ["○ 1.a: not attempted yet"] * 2
+
+
+def test_each_edition_has_the_sentences():
+    english, chinese = SAID.values()
+    assert english.keys() == chinese.keys()
+    for key, sentence in english.items():
+        gaps = (set(GAP.findall(text)) for text in (sentence, chinese[key]))
+        assert next(gaps) == next(gaps), key
+    lines = [(number, drill(number).answer) for number in LINES]
+    assert all(said.startswith("✓ ") for said in said_by_a_page(lines, "zh"))
