@@ -24,7 +24,8 @@ fixed_point                           4    0.16
 Source: Bai, Kolter and Koltun, Deep Equilibrium Models (NeurIPS 2019),
 https://arxiv.org/abs/1909.01377
 
-Needs torch 2.10 or later. Private: `_backward_hooks`.
+Needs torch 2.10 or later. Private: `_backward_hooks`,
+`_are_functorch_transforms_active`.
 
 >>> import torch
 >>> a = torch.tensor([2.0, 9.0], dtype=torch.float64, requires_grad=True)
@@ -137,6 +138,11 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
         )
     if max_steps < 1:
         raise ValueError(f"max_steps must be 1 or more, got {max_steps}")
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            "fixed_point does not work under torch.func, whose tensors do not say when "
+            "to stop: take torch.autograd.grad, and one call for each sample"
+        )
     solve = _solve
     if torch.compiler.is_compiling():  # only then, because it imports the compiler
         reason = "the number of steps depends on the numbers"

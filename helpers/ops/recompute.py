@@ -42,7 +42,7 @@ https://arxiv.org/abs/1707.04585, section 3; the hooks are those of
 https://docs.pytorch.org/docs/2.15/autograd.html#torch.autograd.graph.saved_tensors_hooks
 
 Needs torch 2.10 or later. Private: `torch.utils._pytree`, which finds the tensors in
-nested inputs.
+nested inputs; `_are_functorch_transforms_active`.
 
 >>> import torch
 >>> from torch.nn import Linear, Sequential, Tanh
@@ -90,6 +90,11 @@ class Call:
     """A call of `fn`, and what it takes to repeat it."""
 
     def __init__(self, fn, args, kwargs):
+        if torch._C._are_functorch_transforms_active():
+            raise RuntimeError(
+                "torch.func cannot run fn again in backward: call fn itself, or take "
+                "torch.autograd.grad in place of torch.func"
+            )
         self.fn = fn
         is_module = isinstance(fn, torch.nn.Module)
         self.leaves, self.structure = tree_flatten((args, kwargs))

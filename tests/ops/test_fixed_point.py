@@ -301,3 +301,12 @@ def test_bad_input_is_named(change, words):
     good = {"f": lambda z: z / 2 + 1, "z0": torch.zeros(2), "tol": 1e-6}
     fixed_point(**good)
     assert_refused(words, lambda: fixed_point(**(good | change)))
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
+def test_torch_func_is_refused(transform):
+    def solution(x):
+        return fixed_point(lambda z, x: z / 2 + x, torch.zeros_like(x), x).sum()
+
+    with pytest.raises(RuntimeError, match="does not work under torch.func"):
+        transform(solution)(random(3))

@@ -268,6 +268,13 @@ def test_what_cannot_be_called():
         recompute(random(3), random(3))
 
 
+@each_way
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
+def test_torch_func(again, transform):
+    with pytest.raises(RuntimeError, match="torch.func cannot run fn again"):
+        transform(lambda x: again(nn.Tanh(), x).sum())(random(4, 6))
+
+
 # Reversible blocks
 
 
