@@ -126,9 +126,9 @@ FORM = """<form class="attempt" data-asked="{asked}">
 
 
 def form(number, names, task, folder):
-    asked = json.dumps(data_of_drill(number, folder), ensure_ascii=False)
+    asked = data_of_drill(number, folder) | {"names": names.split(", ")}
     return FORM.format(
-        asked=escape(asked),
+        asked=escape(json.dumps(asked, ensure_ascii=False)),
         task=escape(f"{number} {task or ''}".strip()),
         names=escape(names),
         check=SAID[folder]["check"],

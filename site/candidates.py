@@ -1,11 +1,16 @@
-"""Three candidates for one line of a `backward`, and what the judge says of each."""
+"""Lines for one `backward`, and what the judge says of each: the front page's field."""
 
 import torch
+from attempts import data_of, templates
 from exercises import speaking
 from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.properties import random
 from helpers.lessons.judge.variations import Inputs
+from helpers.lessons.language import _
+
+FAR = 800  # exp of it overflows in float64, too
 
 
 class Softplus(Function):
@@ -21,32 +26,76 @@ class Softplus(Function):
 
 
 RIGHT = "grad_output * torch.sigmoid(x)"
-LINES = [
-    "torch.sigmoid(x)",
+WRONG = [  # what people write; the judge says what is wrong with each
     "grad_output * torch.exp(x) / (1 + torch.exp(x))",
-    RIGHT,
+    "torch.sigmoid(x)",
+    "torch.exp(x) / (1 + torch.exp(x))",
+    "grad_output",
+    "grad_output * x",
+    "grad_output / (1 + torch.exp(x))",
+    "grad_output * torch.sigmoid(-x)",
+    "-grad_output * torch.sigmoid(x)",
+    "grad_output + torch.sigmoid(x)",
+    "grad_output * torch.log(1 + torch.exp(x))",
+    "grad_output * torch.tanh(x)",
+    "torch.sigmoid(grad_output)",
+    "grad_output * torch.sigmoid(grad_output)",
 ]
-SUCCESS = {
-    "notebooks": "the slope is right everywhere, and so is the slope of the slope.",
-    "zh": "斜率处处正确，斜率的斜率也是如此。",
+SUCCESS = {  # no more than the page has seen
+    "notebooks": "Right at these {count} inputs in float64, up to ±{far}. Chapter 05 asks "
+    "for the second derivative, too.",
+    "zh": "在这 {count} 个 float64 输入上都正确，最大到 ±{far}。第 05 章还会检查二阶导数。",
 }
 
 
-def verdicts(folder):
-    """(line, mark, sentence) of each candidate, in the language of the edition."""
+def cases():
+    """(inputs, grad_output, where, a key of the sentences) in the order of looking."""
+    x, g = random(4, 5, seed=1), random(4, 5, seed=2)
+    near = _("at numbers near {far:g}")
+    yield x, torch.ones_like(x), "", "value"
+    yield x, g, "", "value with a grad_output"
+    yield torch.zeros_like(x), g, _("at 0"), "value"
+    yield FAR + x, g, near.format(far=FAR), "value"
+    yield x - FAR, g, near.format(far=-FAR), "value"
+
+
+def front_attempt(folder):
+    """What the page needs to judge a line, as `attempts.data_of_drill` gives it."""
     given = Exercise(
         number=f"front.{folder}",
         name="Softplus",
         reference=Softplus,
         stub={RIGHT: "..."},
         like=lambda x: torch.logaddexp(x, torch.zeros_like(x)),
-        inputs=(Inputs(shapes="...", far=800),),
-        order=2,
+        inputs=(Inputs(shapes="...", far=FAR),),
+        order=1,
         success=SUCCESS[folder],
         hints=("log(1 + exp(x))", "sigmoid"),
         explanation="sigmoid",
     )
+    names = ["grad_output", "x"]
     with speaking(folder):
-        for line in LINES:
+        wrong = []
+        for line in WRONG:
             verdict = given.judge(given.made_of(given.edited({RIGHT: line})))
-            yield line, verdict.mark, verdict.message
+            assert verdict.mark == "✗", line
+            wrong.append({"line": line, "names": names, "said": verdict.message})
+        seen = [
+            {
+                "given": [data_of(g), data_of(x)],
+                "expected": data_of(g * torch.sigmoid(x)),
+                "where": where,
+                "sentence": sentence,
+            }
+            for x, g, where, sentence in cases()
+        ]
+        count = sum(x.numel() for x, *_others in cases())
+        return {
+            "number": "",
+            "what": _("the gradient"),
+            "names": names,
+            "cases": seen,
+            "wrong": wrong,
+            "right": SUCCESS[folder].format(count=count, far=FAR),
+            "words": templates(folder),
+        }

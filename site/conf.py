@@ -130,7 +130,12 @@ html_theme_options = {
 copybutton_selector = "div.highlight:not(.cell_output *) pre"
 html_title = project
 html_favicon = "static/favicon.svg"
-html_static_path = ["static", "../.github/pictures/slope.png", str(FONTS)]
+PICTURES = ["slope.png", *front.PICTURES.values()]
+html_static_path = [
+    "static",
+    *(f"../.github/pictures/{name}" for name in PICTURES),
+    str(FONTS),
+]
 html_css_files = ["style.css"]
 html_js_files = [
     (None, {"body": f"const WORDS = {json.dumps(TABLE, ensure_ascii=False)}"}),

@@ -1,4 +1,4 @@
-"""The front page: a slope that breaks, one field for both indexes, the map of the chapters.
+"""The front page: a slope that breaks, a `backward` to write, three doors, the map of the chapters.
 
 What is said here stands below, in both languages; commands, minutes and ways through are the
 README's, titles and questions are the notebooks', the rows of the indexes are chapter 19's, and
@@ -6,11 +6,13 @@ the verdicts are those of the course's judge.
 """
 
 import json
+import math
 import os
 import re
 from pathlib import Path
 
-from candidates import verdicts
+import torch
+from candidates import front_attempt
 from docutils import nodes
 from search import WORDS as SEARCH_WORDS
 from search import plain
@@ -56,23 +58,39 @@ COVERS = {  # what a chapter is about, in code
     "23": "torch.cond",
     "24": "grad_dtype",
 }
+PICTURES = {  # the README's figures, instead
+    "05": "missing_edge.png",
+    "07": "involution.png",
+    "11": "jacobians.png",
+    "12": "memory.png",
+    "14": "halo.png",
+    "20": "attention.png",
+}
+MESSAGE = "Trying to backward through the graph a second time"  # to try the search with
 WORDS = {
     "notebooks": {
         "claim": "A course on writing your own differentiable operations in PyTorch, with tested "
         "code to copy into your project.",
-        "slide": "The slope of log(1 + exp(x)), in float32. Slide x beyond 88:",
+        "ask": "When does autograd stop? This is the slope of log(1 + exp(x)), in float32.",
+        "slide": "Slide x.",
         "names": {"value": "log(1 + exp(x))", "theirs": "its slope, by autograd",
                   "ours": "its slope, by our backward"},
-        "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends near 89, ours "
-        "goes on at 1",
-        "lines": "Which line belongs in `backward`? Choose one, and the course's judge answers:",
-        "repaired": "The first chapter tells this story, in 15 minutes.",
+        "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends at 88.7, ours goes "
+        "on at 1",
+        "write": "On paper the slope is exp(x) / (1 + exp(x)). Write the `backward`:",
+        "check": "Check",
+        "yours": "your line",
+        "repaired": "Chapter 00 tells this story in 15 minutes.",
         "for_whom": "For whoever trains models, and needs a gradient that PyTorch does not "
         "have, gets wrong, or pays too much memory for. You need Python, tensors and "
         "`loss.backward()`, but no GPU.",
         "start": "Start with chapter 00",
-        "look_up": "What do you want to do, or which error do you have?",
-        "example": "retain_graph, a gradient penalty, expected m1 and m2 …",
+        "doors": ("New here", "I have an error, or a task", "I need a kernel"),
+        "new": "One line goes wrong, and one `backward` repairs it.",
+        "kernels": {"08": "C++", "07": "CUDA", "15": "a fast one", "09": "under torch.compile",
+                    "23": "Triton, and recipes"},
+        "look_up": "Paste the message, or say what you want",
+        "example": "For example:",
         "nothing": "No row has these words.",
         "all_rows": "All tasks, messages and symptoms: chapter 19",
         "needs": "needs",
@@ -82,13 +100,14 @@ WORDS = {
                   "Derivatives and their traps", "Memory, processes, bits, tensors",
                   "To look up: which way, and recipes"],
         "repository": "The repository",
-        "install": "Install it",
+        "install": "Install it, or open it in Colab",
+        "files": "First the files, in a folder of your own:",
+        "built": "The commands run in the folder that these pages were built from.",
+        "then": "Then, in that folder, with Python 3.11 to 3.14:",
+        "colab": "Without installing: open chapter 00 in",
+        "colab_first": "and run this in a cell of its own first:",
         "more": "All commands, what they download, and how to teach with the course: the README",
         "ways": {
-            "learn": ("Learn", "Each chapter shows the obvious code failing, and repairs it. "
-                      "Exercises say at once why an attempt is wrong."),
-            "look up": ("Look up", "From what you want to do, or from an error message, to the "
-                        "code and to the section that explains it."),
             "copy": ("Copy", "Tested operations, each a file or folder that needs nothing but "
                      "torch."),
             "check": ("Check my gradient", "The doctor names what is wrong with a gradient, and "
@@ -98,18 +117,25 @@ WORDS = {
     "zh": {
         "claim": "一门课程，讲怎样在 PyTorch 里写你自己的可微算子，"
         "并附有经过测试、可以复制到你的项目里的代码。",
-        "slide": "这是 log(1 + exp(x)) 在 float32 下的斜率。把 x 拖到 88 以上看看：",
+        "ask": "autograd 到哪里就算不下去了？这是 log(1 + exp(x)) 在 float32 下的斜率。",
+        "slide": "拖动 x 看看。",
         "names": {"value": "log(1 + exp(x))", "theirs": "autograd 算出的斜率",
-                  "ours": "我们的 backward 算出的斜率"},
-        "drawn": "log(1 + exp(x)) 在 −20 到 120 之间的斜率：autograd 的曲线在 89 附近中断，"
-        "我们的曲线保持为 1",
-        "lines": "`backward` 里该写哪一行？点开看看课程的检查结果：",
+                  "ours": "自己写的 backward 算出的斜率"},
+        "drawn": "log(1 + exp(x)) 在 −20 到 120 之间的斜率：autograd 的曲线在 88.7 处中断，"
+        "自己写的 backward 一直保持为 1",
+        "write": "在纸上推导，斜率是 exp(x) / (1 + exp(x))。`backward` 由你来写：",
+        "check": "检查",
+        "yours": "你写的这一行",
         "repaired": "第 00 章讲的就是这个故事，只要 15 分钟。",
         "for_whom": "如果你在训练模型，而 PyTorch 没有你要的梯度，或者算得不对、占用的内存太多，"
         "这门课程就是为你准备的。你需要会用 Python、张量和 `loss.backward()`，不需要 GPU。",
         "start": "从第 00 章开始",
-        "look_up": "你想做什么？或者遇到了什么报错？",
-        "example": "retain_graph、梯度惩罚、expected m1 and m2 ……",
+        "doors": ("第一次来", "遇到报错，或有事要做", "要写核函数"),
+        "new": "一行代码算错了，写一个 `backward` 就能修好。",
+        "kernels": {"08": "C++", "07": "CUDA", "15": "让它更快", "09": "支持 torch.compile",
+                    "23": "Triton 与配方"},
+        "look_up": "粘贴报错，或写下你想做的事",
+        "example": "例如：",
         "nothing": "没有哪一行含有这些词。",
         "all_rows": "全部任务、报错和症状：第 19 章",
         "needs": "先读",
@@ -119,12 +145,14 @@ WORDS = {
                   "各种导数和它们的陷阱", "显存、进程、位数、张量",
                   "供查阅：走哪条路，以及配方"],
         "repository": "代码仓库",
-        "install": "安装",
+        "install": "安装，或在 Colab 里打开",
+        "files": "先取得文件，放在你自己的文件夹里：",
+        "built": "以下命令在生成这些网页的文件夹里执行。",
+        "then": "然后进入该文件夹，用 Python 3.11 至 3.14 执行：",
+        "colab": "不想安装：打开第 00 章的",
+        "colab_first": "并先在一个单元格里运行：",
         "more": "全部命令、要下载多少、怎样用这门课程教学：见 README",
         "ways": {
-            "learn": ("学习", "每一章让你看到显而易见的代码怎样失败，然后把它修好。"
-                      "练习当场告诉你错在哪里。"),
-            "look up": ("查找", "从你想做的事，或从一条报错信息，直接找到代码和讲解它的那一节。"),
             "copy": ("复制", "经过测试的算子，每个自成一个文件或文件夹，只需要 torch。"),
             "check": ("检查我的梯度", "梯度医生说出梯度错在哪里，往往还能指出要改的那一行。"),
         },
@@ -184,6 +212,7 @@ def _chapters(folder, chapters):
                 "[`*]", "", re.search(r"(?s)\*\*.+?\*{2,3}？?", first)[0]
             ),
             "cover": COVERS.get(number),
+            "picture": PICTURES.get(number),
             "page": f"{document}.html",
             "minutes": row[1],
             "needs": row[2],
@@ -233,6 +262,23 @@ def _chapter_rows(folder, cards):
         yield title, card["page"], card["question"], f"{title} {called}"
 
 
+def curves():
+    """Both slopes as PyTorch computes them in float32, as paths in the picture."""
+    x = torch.linspace(-20, 120, 281, requires_grad=True)
+    (theirs,) = torch.autograd.grad(torch.log(1 + torch.exp(x)).sum(), x)
+    points = x.tolist()
+    paths = {"ours": torch.sigmoid(x).tolist(), "theirs": theirs.tolist()}
+    return {
+        key: "M"
+        + " ".join(
+            f"{at + 20:g} {1 - y:.4f}"
+            for at, y in zip(points, slopes, strict=True)
+            if math.isfinite(y)
+        )
+        for key, slopes in paths.items()
+    }
+
+
 def context(builder, folder, readme, chapters):
     """What the template of the front page needs."""
     words = WORDS[folder]
@@ -240,11 +286,10 @@ def context(builder, folder, readme, chapters):
     cards, through = _chapters(folder, chapters)
     look_up = next(d for d, title in chapters if title.startswith("19"))
     leads = {  # a way in: where it leads
-        "learn": cards["00"]["page"],
-        "look up": cards["19"]["page"],
         "copy": of_readme["copy"],
         "check": cards["11"]["page"],
     }
+    kernels = [(name, cards[n]["page"]) for n, name in words["kernels"].items()]
     parts = [
         (title, [cards[number] for number in numbers.split()])
         for title, numbers in zip(words["parts"], PARTS, strict=True)
@@ -257,7 +302,10 @@ def context(builder, folder, readme, chapters):
             "parts": parts,
             "through": through,
             "rows": [*_chapter_rows(folder, cards), *_rows(builder, look_up)],
-            "candidates": list(verdicts(folder)),
+            "kernels": kernels,
+            "message": MESSAGE,
+            "asked": json.dumps(front_attempt(folder), ensure_ascii=False),
+            "curves": curves(),
             "first": cards["00"]["page"],
             "nineteen": cards["19"]["page"],
             "address": ADDRESS,

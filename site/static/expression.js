@@ -20,7 +20,7 @@ const evaluated = (() => {
   const FLOAT = 2; // the category of both kinds of float
   const category = dtype => Math.min(DTYPES.indexOf(dtype), FLOAT);
   const floating = dtype => category(dtype) === FLOAT ? dtype : "float32"; // PyTorch's default
-  const rounded = (dtype, n) => dtype === "float32" ? Math.fround(n) : Number(n);
+  const rounded = (dtype, n) => dtype === "float32" ? Math.fround(Number(n)) : Number(n);
 
   class Tensor { // dense: its elements lie in memory in their order
     constructor(shape, data, dtype, dense = true) { Object.assign(this, { shape, data, dtype, dense }); }

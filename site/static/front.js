@@ -1,50 +1,56 @@
-// The front page: log(1 + exp(x)) in float32, candidates for its backward, and the indexes.
-const float = Math.fround; // every step is rounded, as in a tensor of float32
-const exp = x => float(Math.exp(x));
-const values = at => {
-  const x = float(at), e = exp(x), sum = float(1 + e);
-  return {
-    value: float(Math.log(sum)),
-    theirs: float(float(1 / sum) * e), // the chain rule, step by step
-    ours: float(1 / float(1 + exp(-x))),
-  };
+// The front page: log(1 + exp(x)) in float32, a line for its backward, and the indexes.
+const LINES = { // each step is rounded, as in a tensor of float32
+  value: "torch.log(1 + torch.exp(x))",
+  theirs: "1 / (1 + torch.exp(x)) * torch.exp(x)", // the chain rule, step by step
+  ours: "torch.sigmoid(x)",
 };
+const RANGE = Array.from({ length: 281 }, (_, n) => n / 2 - 20);
 const shown = number => Number.isNaN(number) ? "nan" : number === Infinity ? "inf" : number.toPrecision(6);
+const inFloat32 = (line, points) => { // what a line gives for a grad_output of ones, or null
+  const { Tensor } = evaluated, tensor = of => new Tensor([of.length], of.map(Math.fround), "float32");
+  try {
+    const given = { x: tensor(points), grad_output: tensor(points.map(() => 1)) };
+    const { shape, data } = evaluated(line, given);
+    return shape.length === 1 && shape[0] === points.length ? data : null;
+  } catch { return null; }
+};
 
 const setUpSlope = front => {
-  const slider = front.querySelector("#x");
-  const curve = key => {
-    let path = "", pen = "M";
-    for (let x = -20; x <= 120; x += 0.5) {
-      const y = values(x)[key];
-      if (Number.isNaN(y)) { pen = "M"; continue; }
-      path += `${pen}${x + 20} ${(42 - 40 * y).toFixed(2)}`;
-      pen = "L";
-    }
-    return path;
+  const slider = front.querySelector("#x"), form = front.querySelector(".slope form");
+  let yours = null; // the reader's line, if it has a curve
+  const write = (key, number) => {
+    const cell = front.querySelector(`#${key}-is`);
+    cell.textContent = shown(number);
+    cell.classList.toggle("lost", !Number.isFinite(number));
   };
-  front.querySelector("#ours").setAttribute("d", curve("ours"));
-  front.querySelector("#theirs").setAttribute("d", curve("theirs"));
   const show = () => {
-    const x = Number(slider.value), now = values(x);
-    front.querySelector("#x-is").textContent = `x = ${x}`;
-    for (const [key, number] of Object.entries(now)) {
-      const cell = front.querySelector(`#${key}-is`);
-      cell.textContent = shown(number);
-      cell.classList.toggle("lost", !Number.isFinite(number));
-    }
+    const x = Number(slider.value);
+    front.querySelector("#x-is").textContent = x;
+    for (const [key, line] of Object.entries(LINES)) write(key, inFloat32(line, [x])[0]);
+    front.querySelector("#yours-is").parentElement.hidden = !yours;
+    if (yours) write("yours", inFloat32(yours, [x])?.[0] ?? NaN);
     front.querySelector("#marker").setAttribute("transform", `translate(${x + 20} 0)`);
+    // where autograd stops is seen by who goes there, or has tried a line
+    const seen = yours ? 120 : x;
+    front.querySelector("#seen rect").setAttribute("width", seen + 20);
+    front.querySelector(".plot").classList.toggle("told", seen > 88);
   };
   slider.addEventListener("input", show);
+  const draw = line => {
+    const slopes = inFloat32(line, RANGE);
+    let path = "", pen = "M";
+    for (const [n, y] of (slopes ?? []).entries()) {
+      const seen = Math.min(Math.max(1 - y, -9), 9); // far outside: what is larger is not drawn
+      path += Number.isNaN(y) ? "" : `${pen}${RANGE[n] + 20} ${seen.toFixed(4)}`;
+      pen = Number.isNaN(y) ? "M" : "L";
+    }
+    front.querySelector("#yours").setAttribute("d", path);
+    yours = slopes && line;
+    show();
+  };
   show();
+  attempts.setUp(form, "attempt front", line => draw(line.trim().replace(/^return\b/, "").trim()));
 };
-
-const setUpCandidates = front => front.querySelectorAll(".candidates button").forEach(button =>
-  button.addEventListener("click", () => {
-    for (const other of front.querySelectorAll(".candidates button"))
-      other.setAttribute("aria-pressed", other === button);
-    front.querySelector(".candidates output").textContent = button.dataset.verdict;
-  }));
 
 // English words without their endings, pairs of Chinese characters. What says nothing, the endings
 // and what people use for one another are the search's.
@@ -59,6 +65,7 @@ const wordsIn = text => [
 // rows have it: a pasted message has many words that say nothing.
 const setUpLookUp = front => {
   const field = front.querySelector("#look-up"), list = front.querySelector("#rows");
+  const results = front.querySelector("#results");
   const rows = [...list.children].map(row => ({
     row,
     heading: wordsIn(row.querySelector("a").textContent.toLowerCase()),
@@ -88,9 +95,16 @@ const setUpLookUp = front => {
       .sort((one, other) => other.all - one.all).slice(0, 8).map(one => one.row);
     for (const { row } of rows) row.hidden = true;
     for (const row of found) { row.hidden = false; list.append(row); }
-    front.querySelector("#none").hidden = found.length > 0 || !words.length;
+    front.querySelector("#none").hidden = found.length > 0;
+    results.hidden = !words.length;
   });
+  const ask = text => { field.value = text; field.dispatchEvent(new Event("input")); field.focus(); };
+  front.querySelector(".example button").addEventListener("click", ({ target }) => ask(target.textContent));
+  document.addEventListener("click", ({ target }) => { if (!target.closest(".look-up")) results.hidden = true; });
+  const asked = new URLSearchParams(location.search).get("q"); // of search.html
+  if (asked) ask(asked);
   field.addEventListener("keydown", event => {
+    if (event.key === "Escape") results.hidden = true;
     if (event.key === "Enter") list.querySelector("li:not([hidden]) a")?.click();
   });
 };
@@ -109,7 +123,6 @@ document.addEventListener("DOMContentLoaded", () => {
   const front = document.querySelector(".front");
   front.classList.add("alive"); // without scripts, what needs them is not shown
   setUpSlope(front);
-  setUpCandidates(front);
   setUpLookUp(front);
   setUpWays(front);
 });
