@@ -32,6 +32,7 @@ MEANT = N_("If that is meant, {how} accepts it.")
 DRAWN = N_(
     "Forward draws random numbers: if the gradient is an estimator's, {how} accepts it."
 )
+THROUGH = N_("Through {y}: {what}")
 CUT_OFF = N_(
     "what is cut off from autograd: .detach(), .data, .item(), NumPy, "
     "torch.no_grad(), hooks"
@@ -233,6 +234,7 @@ class Text:
         further=(),
         groups=(),
         output=None,
+        through=None,
         change=None,
         first=None,
         also_wrong=(),
@@ -242,19 +244,22 @@ class Text:
         accept.
 
         groups: fill gaps by position; further: sentences that follow; output: the only
-                one concerned; change: a `Change`; first: a `FirstWrong`; also_wrong: other
-                inputs
+                one concerned; through: the same, and said first; change: a `Change`;
+                first: a `FirstWrong`; also_wrong: other inputs
         """
         Y = _("The output") if y == "the output" else y
         gaps = {"x": f"`{x}`", "y": _(y), "Y": Y} | gaps
+        said = _(self.message).format(*groups, **gaps)
+        if through:
+            said = _(THROUGH).format(y=_(through), what=said)
         return Finding(
             self.code,
             severity or self.severity,
-            " ".join([_(self.message).format(*groups, **gaps), *further]),
+            " ".join([said, *further]),
             _(meant).format(how=accept),
             _(self.look).format(**gaps) if remedy is None else remedy,
             input=x,
-            output=output,
+            output=output or through,
             values=values or {},
             also_wrong=tuple(also_wrong),
             **(first.words() if first else {}) | (change._asdict() if change else {}),

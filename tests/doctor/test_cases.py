@@ -11,8 +11,10 @@ from helpers.doctor.report import TEXTS
 from helpers.lessons.cases import BROKEN, HEALTHY, layers
 from helpers.lessons.judge.source import made_of, source_of
 from tests.doctor.common import errors
+from tests.doctor.today import TODAY
 
-ALL = [pytest.param(c, id=f"{c.code or 'right'}: {c.name}") for c in BROKEN + HEALTHY]
+EVERY = BROKEN + HEALTHY + TODAY
+ALL = [pytest.param(c, id=f"{c.code or 'right'}: {c.name}") for c in EVERY]
 SLIPS = [pytest.param(c, id=c.name) for c in BROKEN if " -> " in c.name and c.line]
 NOT_FOR_GRADCHECK = {
     "double-backward-wrong",

@@ -70,9 +70,14 @@ def test_what_does_more_than_compute_is_named_and_not_edited(
     assert not found.first_wrong
 
 
-def test_a_search_that_stops_says_so():
-    report = examine(made(broken()), *ARGUMENTS(), lines=Budget(runs=0))
-    assert report.findings[-1].code == "stopped-looking"
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [({"runs": 0}, "as often as"), ({"seconds": 0}, "by the clock")],
+)
+def test_a_search_that_stops_says_so(budget, words):
+    report = examine(made(broken()), *ARGUMENTS(), lines=Budget(**budget))
+    last = report.findings[-1]
+    assert last.code == "stopped-looking" and words in last.message
 
 
 def test_nothing_is_left_of_the_edits():

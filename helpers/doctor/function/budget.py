@@ -10,6 +10,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from ..report import note
+from ..words import N_, _
 from .private import Mode
 
 PER_ELEMENT = 7  # calls of forward, at least
@@ -17,9 +18,14 @@ AN_OPERATION = 2000  # takes as long as this many elements of its output
 AT_EASE, CALLS_A_RUN, LEAST = 10, 8, 40  # seconds, estimated; calls of forward; runs
 STOPPED_LOOKING = note(
     "stopped-looking",
-    "The search for the line to change stopped when its budget was spent; the "
-    "verdict stands.",
+    "The search for the line to change stopped {when}; the verdict stands.",
     look="smaller inputs; or more of both: `lines=Budget(runs, seconds)`",
+)
+
+
+AFTER_RUNS = N_("when backward had run as often as its budget allows")
+BY_THE_CLOCK = N_(
+    "by the clock, before it had tried all: a machine with less to do may find more"
 )
 
 
@@ -34,7 +40,7 @@ class Budget:
 
     def __init__(self, runs=2000, seconds=60.0):
         self.runs, self.seconds, self.start = runs, seconds, time.monotonic()
-        self.spent, self.stopped = 0, False
+        self.spent, self.stopped = 0, ""
         # What was found for one gradient, to be tried first for the next
         self.known = []
         self.mends_all = None  # what was found for all of them
@@ -49,16 +55,18 @@ class Budget:
     @property
     def is_spent(self):
         """Must the search stop? The report then says that it did."""
-        self.stopped |= (
-            self.spent >= self.runs or time.monotonic() - self.start > self.seconds
-        )
-        return self.stopped
+        if self.spent >= self.runs:
+            self.stopped = AFTER_RUNS
+        elif time.monotonic() - self.start > self.seconds:
+            self.stopped = BY_THE_CLOCK
+        return bool(self.stopped)
 
     def findings(self):
         """The note that the search has stopped, if it has."""
         if self.stopped:
             seconds = round(time.monotonic() - self.start)
-            yield STOPPED_LOOKING(values={"runs": self.spent, "seconds": seconds})
+            seen = {"runs": self.spent, "seconds": seconds}
+            yield STOPPED_LOOKING(values=seen, when=_(self.stopped))
 
 
 class Work(Mode):

@@ -519,6 +519,15 @@ def resized(subject):
                 yield from of_sizes(subject, {n: n - 1}, alone=k)
 
 
+def of_one(subject):
+    """Yields the subject for inputs of one row, one column and so on, where a bound or
+    a mean may be another than anywhere else."""
+    least = max((int(t.max()) + 1 for t in subject.tensors if is_index(t)), default=1)
+    sizes = dict.fromkeys(n for t in subject.values for n in t.shape if n > 1)
+    for n in [*sizes][:SIZES] if least == 1 and not subject.is_slow else ():
+        yield from of_sizes(subject, {n: 1})
+
+
 def is_index(t):
     """Is it a tensor of whole numbers, which may point at something?"""
     return not (is_number(t) or t.dtype is torch.bool) and t.numel()

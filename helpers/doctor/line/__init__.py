@@ -12,9 +12,9 @@ import functools
 from ..function.isolation import forgiving
 from . import goals
 from .chain import first_wrong
-from .goals import exits
+from .goals import exits, other_flag
 
-__all__ = ["exits", "find", "uncut_if"]
+__all__ = ["exits", "find", "other_flag", "uncut_if"]
 
 
 def find(wrong, budget, few):

@@ -50,7 +50,7 @@ GRADIENT = N_("{here} should be the gradient of {there}")
 SHARE = N_("{here} should be what comes to {there} through {uses}")
 VALUE = N_("{here} is not what forward computes as {there}")
 LOCAL = N_("`{name}` (line {line})")
-IN_TURN = N_("`{name}` (line {line}, turn {turn})")
+IN_A_RUN = N_("`{name}` (line {line}, run {run} of {runs})")
 RETURNED = N_("what is returned for `{name}` (line {line})")
 WHOLE_LINE = N_("line {line}, `{text}`")
 OUTPUT = N_("the output itself")
@@ -687,8 +687,8 @@ class Search:
         if name is None:
             x = self.chain.forward.argument(self.chain.ctx_too + (key[2] or 0))
             return _(RETURNED).format(name=x, line=line)
-        if self.turns(key) > 1:
-            return _(IN_TURN).format(name=name, line=line, turn=key[1] + 1)
+        if (runs := self.turns(key)) > 1:
+            return _(IN_A_RUN).format(name=name, line=line, run=key[1] + 1, runs=runs)
         return _(LOCAL).format(name=name, line=line)
 
     def through(self, local, uses):

@@ -14,7 +14,7 @@ from ..function.subject import own_grads
 from ..words import _, listed
 from .edits import Code, edited, running
 from .foresight import HOPELESS, LIKELY, Foresight
-from .grammar import CUTS, EXPRESSIONS, MANY, edits_of, lines_of
+from .grammar import CUTS, EXPRESSIONS, FLAG, FLAGS, MANY, divides, edits_of, lines_of
 
 UNSURE, ODD = 40, 120  # edits of each kind that are run
 FURTHER = (
@@ -23,7 +23,7 @@ FURTHER = (
 
 
 def first_that_holds(wrong, edits, budget, fits):
-    """The first edit with which fits() is true, and the others are right; or None.
+    """The first edit with which fits(edit) is true, and the others are right; or None.
 
     A few more are tried for one with which all that is wrong is right, too.
     """
@@ -34,7 +34,7 @@ def first_that_holds(wrong, edits, budget, fits):
             break
         budget.spent += 1
         # The others are made without the edit.
-        if in_place(subject, edit, fits) and in_place(
+        if in_place(subject, edit, functools.partial(fits, edit)) and in_place(
             subject, edit, functools.partial(is_right, wrong.others)
         ):
             found = found or edit
@@ -82,15 +82,20 @@ def right_if(wrong, budget, few, first):
     codes = [
         code for code in backward_codes(wrong[0].subject) if harmless(code, code.cls)
     ]
-    stay = others_of(wrong)
+    stay, alone = others_of(wrong), functools.partial(right_alone, wrong[0].subject)
+
+    def fits(edit):
+        flags = FLAG in edit.quoted()[0]
+        return is_right(wrong) and stay() and (not flags or alone())
+
     edits = candidates(codes, wrong, budget, few, first) if codes else ()
-    edit = first_that_holds(wrong, edits, budget, lambda: is_right(wrong) and stay())
+    edit = first_that_holds(wrong, edits, budget, fits)
     return edit and edit.change(tried=bool(wrong.of_other_sizes))
 
 
 def candidates(codes, wrong, budget, few, first):
     """Edits of these functions: those that are foreseen to mend it, then others that
-    may."""
+    may; last, those that divide by what may be 0."""
     case = wrong[0]
 
     def gradient():
@@ -100,10 +105,18 @@ def candidates(codes, wrong, budget, few, first):
         return case.subject.backward(run, vs, create=True)[case.i]
 
     ahead = Foresight(codes, case, gradient, budget)
+    places, last = [], []
     if first and first.is_cause:
-        yield from ranked(codes, ahead, few, first.is_at)
+        places.append(first.is_at)
     if not (first and first.is_part):
-        yield from ranked(codes, ahead, few, lambda edit: True)
+        places.append(lambda edit: True)
+    for is_due in places:
+        for edit in ranked(codes, ahead, few, is_due):
+            if divides(edit, ahead.hands.get(edit.code.root(edit.node), {})):
+                last.append(edit)
+            else:
+                yield edit
+    yield from last
 
 
 def ranked(codes, ahead, few, is_due):
@@ -129,6 +142,24 @@ def ranked(codes, ahead, few, is_due):
         yield from itertools.islice(lines, ODD)
         yield from (edit for *_, edit in sorted(unsure)[:UNSURE])
     yield from odd[: ODD // 3 if few else ODD]
+
+
+def right_alone(subject):
+    """Is each gradient the same where no other one is asked for?"""
+
+    def gradients(needs):
+        run = subject.run(subject.values, needs)
+        return subject.backward(run, [torch.ones_like(o) for o in run.outputs])
+
+    every, numbers = gradients(True), range(len(subject.values))
+    for i in numbers:
+        due = [every[j] if j == i else None for j in numbers]
+        for one, other in zip(gradients([j == i for j in numbers]), due, strict=True):
+            if (one is None) != (other is None):
+                return False
+            if one is not None and not torch.allclose(one, other, 1e-6, 1e-9):
+                return False
+    return True
 
 
 def is_right(wrong):
@@ -160,7 +191,20 @@ def others_of(wrong):
 def uncut_if(subject, codes, right):
     """The `Change` by which enough stays in autograd for right() to be true; or
     None."""
-    edits = (edit for code in codes for edit in edits_of(code, {}, CUTS))
+    return right_by(CUTS, subject, codes, right)
+
+
+def other_flag(subject):
+    """The `Change` of a `needs_input_grad` with which each gradient is right where no
+    other is asked for; or None."""
+    codes = [c for c in backward_codes(subject) if harmless(c, c.cls)]
+    return right_by(FLAGS, subject, codes, functools.partial(right_alone, subject))
+
+
+def right_by(rows, subject, codes, right):
+    """The `Change` of the first edit by these rows with which right() is true; or
+    None."""
+    edits = (edit for code in codes for edit in edits_of(code, {}, rows))
     return next(
         (edit.change() for edit in edits if in_place(subject, edit, right)), None
     )

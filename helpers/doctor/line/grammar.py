@@ -107,6 +107,8 @@ AROUND = {  # with what is at hand
 }
 MOST, LONG = 64, 48  # texts at hand; letters of one
 DIMS = 0, -1, 1
+SIZE = r"[\d.]+|len\(.*\)|.*\.(numel\(\)|size\(-?\d\)|shape\[-?\d\])"
+INPUTS = 8  # whose flags are tried
 
 
 class Site:
@@ -239,9 +241,21 @@ def exchanged(site):
     yield from ({a: of(b), b: of(a)} for a, b in pairs if of(a) != of(b))
 
 
+def one_off(site):
+    """A number by its name, as an exponent or a bound: one less, or more."""
+    if type(site.hand.get(site.text)) in (int, float):
+        yield from (f"({site.text} - 1)", f"({site.text} + 1)")
+
+
+def other_flags(site):
+    """Which input's gradient is asked for?"""
+    if re.fullmatch(r"(any\(|all\()?ctx\.needs_input_grad\[.*\]\)?", site.text):
+        yield from (f"ctx.needs_input_grad[{k}]" for k in range(INPUTS))
+
+
 def other_counts(site):
     """Of elements, or of those that a mask leaves."""
-    if re.fullmatch(r"len\(.*\)|.*\.(numel\(\)|size\(-?\d\)|shape\[-?\d\])", site.text):
+    if re.fullmatch(SIZE, site.text):
         for name, t in sorted(
             site.hand.items(), key=lambda one: one[0] not in site.text
         ):
@@ -274,12 +288,15 @@ def other_dims(site):
 
 NAME = ast.Name, ast.Attribute
 VALUE = *NAME, ast.Call, ast.BinOp, ast.Subscript
+FLAGS = [((ast.Subscript, ast.Call), other_flags)]
 EXPRESSIONS = [  # kinds of nodes; templates, or site -> texts or {node: text}
+    *FLAGS,
     (NAME, other_names),
     ((ast.BinOp, ast.Compare), other_operators),
     ((*VALUE, ast.UnaryOp, ast.IfExp), without_a_part),
     ((*VALUE, ast.IfExp), ["-{0}"]),
     (ast.Call, other_functions),
+    (NAME, one_off),
     ((ast.Constant, ast.UnaryOp), other_constants),
     ((ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
     ((ast.Call, ast.Subscript), other_counts),
@@ -301,6 +318,25 @@ def edits_of(code, hands, rows=EXPRESSIONS):
                     yield Edit(
                         code, node, new if isinstance(new, dict) else {node: new}
                     )
+
+
+def divides(edit, hand):
+    """Does it divide by a value that may be 0, and by which nothing else divides?"""
+    news = [
+        part.right
+        for text in edit.puts.values()
+        if not isinstance(edit.node, ast.stmt)
+        for part in ast.walk(ast.parse(text, mode="eval"))
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div)
+    ]
+    known = [part.right for part in edit.code.parts if isinstance(part, ast.BinOp)]
+    safe = {ast.unparse(right) for right in known} | {
+        name for name, value in hand.items() if not torch.is_tensor(value)
+    }
+    return any(
+        not re.fullmatch(SIZE, text := ast.unparse(new)) and text not in safe
+        for new in news
+    )
 
 
 def operands(code, hand):
@@ -326,6 +362,7 @@ def operands(code, hand):
 
 # --- statements -----------------------------------------------------------------------
 
+FLAG = "needs_input_grad"  # of which the index is wrong, never the sense
 ASSIGNED = {"=": "+=", "+=": "= -=", "-=": "+=", "*=": "/= =", "/=": "*="}
 
 
@@ -353,7 +390,7 @@ def lines_of(code):
 def of_a_line(line):
     """(a node, what takes its place)"""
     match line:
-        case ast.If(test=test):
+        case ast.If(test=test) if FLAG not in ast.unparse(test):
             yield test, f"not {of(test)}"
         case (
             ast.Assign(targets=[target], value=value)

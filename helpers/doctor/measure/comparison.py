@@ -9,7 +9,7 @@ import math
 import torch
 
 from ..function.isolation import CallError, forgiving
-from ..function.subject import of_sizes, resized, with_other_arguments
+from ..function.subject import of_one, of_sizes, resized, with_other_arguments
 from ..function.tensors import (
     Dice,
     as_vector,
@@ -428,9 +428,8 @@ class WrongGradient(tuple):
         m, most = self[0], 1 if self[0].subject.is_slow else 3
         found = [*self.again, *itertools.islice(m.varied(FEW), most)]
         if not (m.sparse or self.whole):  # of one row, or one column, less
-            found += m.at_each(
-                ((other, other.values) for other in resized(m.subject)), FEW
-            )
+            sizes = itertools.chain(resized(m.subject), of_one(m.subject))
+            found += m.at_each(((other, other.values) for other in sizes), FEW)
         return [m for m in (*self.whole, *found) if m.trusted.any()]
 
     @functools.cached_property

@@ -12,7 +12,7 @@ import torch
 
 from ..function.tensors import Dice, as_vector, largest, position
 from ..report import brief, note
-from ..words import listed
+from ..words import _, listed
 
 KINK = note(
     "kink",
@@ -206,9 +206,17 @@ def edges(point, i):
 # --- which derivatives are wrong ------------------------------------------------------
 
 
-def is_large(values):
-    """Too large, or too many, for more than the most necessary?"""
-    return len(values) > 4 or sum(v.numel() for v in values) > 1e5
+FEW, LARGE = 4, 1e5  # inputs; elements, of all together
+
+
+def too_much(values):
+    """Why no more than the most necessary is done for so many, or so large, inputs; or
+    ""."""
+    if sum(v.numel() for v in values) > LARGE:
+        return _("the inputs are large")
+    if len(values) > FEW:
+        return _("there are more than {n} inputs").format(n=FEW)
+    return ""
 
 
 @dataclass
@@ -248,7 +256,7 @@ class Screening:
         pairs = itertools.product(self.which, range(len(self.y0)))
         self.verdict, self.doubts = dict.fromkeys(pairs, "right"), set()
         self.weights = [torch.ones_like(y) for y in self.y0]
-        for turn in range(1 if is_large(self.values) else self.turns):
+        for turn in range(1 if too_much(self.values) else self.turns):
             self.turn(weighted=turn > 0)
 
     def turn(self, weighted):

@@ -317,16 +317,19 @@ def one_input(exam):
         except CallError as raised:
             if raised.phase == "backward":  # else forward itself asks for a gradient
                 severity = None if subject.cls and not exam.of_a_program else "warning"
-                yield told(subject, raised, ONLY_ONE, x, severity=severity)
+                change = exam.line and exam.line.other_flag(subject)
+                more = {"severity": severity, "change": change}
+                yield told(subject, raised, ONLY_ONE, x, **more)
             return
         expected = [grad if j == i else None for j, grad in enumerate(exam.first)]
         # Where no output requires one, as of a reentrant checkpoint, PyTorch itself
         # warns.
         severity = None if graded else "warning"
-        found = exam.compare(
-            ONLY_ONE, lambda g=grads: g, expected, x, severity=severity
-        )
-        if not (yield from found):
+        pairs = zip(grads, expected, exam.floors, strict=True)
+        if not all(exam.same(*pair) for pair in pairs):
+            change = exam.line and exam.line.other_flag(subject)
+            more = {"severity": severity, "change": change}
+            yield from exam.compare(ONLY_ONE, lambda g=grads: g, expected, x, **more)
             return
         if spent == total > 0 and (vain := in_vain(exam, i, returned)):
             ignored.append((x, vain))

@@ -13,10 +13,11 @@ from ..causes.exceptions import SAVED_MODIFIED
 from ..causes.whole import grad_output_ignored
 from ..function.budget import calls_allowed, shared
 from ..function.isolation import CallError, forgiving
+from ..function.private import methods
 from ..function.source import place_of, saving
 from ..function.tensors import as_vector, largest, worst
 from ..measure.comparison import Comparison, Point, in_a_corner
-from ..measure.slopes import Screening, edges, is_large
+from ..measure.slopes import Screening, edges, too_much
 from ..report import DRAWN, MEANT, NOT_COMPARED, POINTS, TEXTS, Change, error, note
 from ..words import N_, _, listed
 from .again import STATE_BETWEEN_CALLS
@@ -33,6 +34,10 @@ ESTIMATOR = note(
     "for this draw. Whether it is right on average is not examined.",
 )
 ALSO = N_("For the same reason, what backward returns for {these} is wrong, too.")
+AS_BEFORE = N_(
+    "Backward takes it for what it was before, so what is returned for {these} is wrong."
+)
+IN_PLACE = "input-modified", "in-place-leaf"
 RAISES = N_("forward raises near the given point, so that there are no differences")
 REFERENCE_DIFFERS = error(
     "reference-differs",
@@ -40,7 +45,6 @@ REFERENCE_DIFFERS = error(
     look="forward, or the reference",
 )
 DIFFERS = N_("the reference computes something else")
-LARGE = N_("the inputs are large, or many")
 NOT_NEARBY = N_("near the given point, forward raises or is not finite")
 SMALL = 5000  # elements
 SEEDS, DIRECTIONS = 100, 4  # over which an estimator is averaged
@@ -84,11 +88,10 @@ def derivative_of_forward(exam):
         return
     for one in exam.judged.values():
         if 0 < one.points < POINTS:
-            large = is_large(exam.subject.values)
-            one.why = one.why or _(LARGE if large else NOT_NEARBY)
+            one.why = one.why or too_much(exam.subject.values) or _(NOT_NEARBY)
     yield from notes
     yield from judgement.notes
-    wrong = judgement.wrong_gradients()
+    wrong = but_for_in_place(exam, judgement.wrong_gradients())
     # What somebody trains comes before what was given as a constant. And what explains
     # a gradient that is not zero may explain that another one is.
     in_order = sorted(
@@ -106,6 +109,54 @@ def derivative_of_forward(exam):
     kept = told_once(exam, found)
     for i, o in kept:
         yield finding_of(exam, i, o, found, kept)
+
+
+def but_for_in_place(exam, wrong):
+    """Of wrong gradients, those that are not so because forward has changed an argument
+    that it saves. The finding about that change tells of the others."""
+    finding = next((f for f in exam.findings if f.code in IN_PLACE), None)
+    # What was saved too early is mended by copies, but for a leaf.
+    if not finding or (exam.run.stale and finding.code == "input-modified"):
+        return wrong
+    with arguments_as_handed():
+        rest = {
+            io: ms
+            for io, ms in wrong.items()
+            if not exam.is_faithful(ms[0].input) or not is_right(ms)
+        }
+    told = dict.fromkeys(ms[0].input for io, ms in wrong.items() if io not in rest)
+    if told:
+        these = listed((f"`{x}`" for x in told), last=_(" and "))
+        exam.findings[exam.findings.index(finding)] = replace(
+            finding,
+            severity="error",
+            message=f"{finding.message} {_(AS_BEFORE).format(these=these)}",
+            also_wrong=tuple(told),
+        )
+    return rest
+
+
+def is_right(ms):
+    with forgiving():
+        return all(m.fits(m.rows_of(m.subject.run(m.point.values))) for m in ms)
+    return False
+
+
+@contextlib.contextmanager
+def arguments_as_handed():
+    """For a while, each argument is saved for backward as it was handed to forward."""
+    before = {}
+
+    def heard(method, cls, *args):
+        given = [t for t in args if isinstance(t, torch.Tensor)]
+        before.update({id(t): (t, t.detach().clone()) for t in given})
+        return method(*args)
+
+    def handed(saved, frame):
+        return [before.get(id(t), (t, t))[1] for t in saved]
+
+    with methods("forward", heard), saving(handed):
+        yield
 
 
 def other_outputs(exam):
@@ -130,6 +181,10 @@ def other_outputs(exam):
 def told_once(exam, found):
     """Those to be told: if one change, or one local of backward, makes all right, only
     the first input for which it was found."""
+    if any(one.text.code == "straight-through" for one in found.values()):
+        for one in found.values():
+            if one.text.code == "scaled":  # as of a step size that is learned
+                one.change, one.words["meant"] = None, MEANT
     lines = exam.lines
     if not lines or not (lines.mends_all or lines.one_cause):
         return found
@@ -146,7 +201,7 @@ def told_once(exam, found):
 def points_of(exam):
     """The given point, and others near it where forward is finite."""
     points = [exam.subject.values]
-    for _turn in range(1 if is_large(points[0]) else 2):
+    for _turn in range(1 if too_much(points[0]) else 2):
         other = [exam.dice.nearby(v) for v in exam.subject.values]
         with contextlib.suppress(CallError):
             if all(y.isfinite().all() for y in exam.subject.forward(other)):
@@ -396,9 +451,7 @@ def finding_of(exam, i, o, found, kept):
     if everywhere and len({other.change for other in of_this}) > 1:
         change = None
     if not everywhere:
-        through = _("That is so through {y}.").format(y=_(y))
-        words["further"] = [*words.get("further", ()), through]
-        words["output"] = y
+        words["through"] = y
     others = {
         other.input: None for other in found.values() if other not in kept.values()
     }

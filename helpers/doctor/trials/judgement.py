@@ -8,7 +8,7 @@ import torch
 from ..function.budget import calls_allowed, shared
 from ..function.tensors import Dice, as_vector, is_symmetric, largest
 from ..measure.comparison import Comparison, Point, WrongGradient
-from ..measure.slopes import KINK, WideSteps, agrees, is_large
+from ..measure.slopes import KINK, WideSteps, agrees, too_much
 from ..report import brief, note
 from ..words import N_, _
 
@@ -57,7 +57,7 @@ class Judgement:
         subject = self.exam.subject
         self.judged = [s for s in self.suspected if s.verdict in ("wrong", "unsure")]
         inputs = {s.i for s in self.judged}
-        self.points = 1 if is_large(subject.values) or subject.is_slow else 2
+        self.points = 1 if too_much(subject.values) or subject.is_slow else 2
         number, self.limit = shared(
             calls_allowed(subject) // self.points, len(inputs) or 1
         )

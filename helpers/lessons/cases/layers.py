@@ -50,7 +50,7 @@ slips(
         ("inner.t() @ x", "inner.t() @ x.flip(0)", "grad-output-scaled", "x"),
         ("inner @ weight", "inner @ weight.abs()", "gradient-wrong", "weight"),
         ("g.sum(0)", "g[0]", "grad-output-partly-ignored", "g.sum(0"),
-        ("input_grad[1]", "input_grad[0]", "needs-input-grad-wrong", None),
+        ("input_grad[1]", "input_grad[0]", "needs-input-grad-wrong", "grad[1]"),
         ("gbias, None", "None, gbias", "gradient-for-constant", None),
         ("gweight, gbias, None", "None, gbias, None", "gradient-none", None),
     ],
@@ -290,7 +290,7 @@ slips(
     ),
     [
         (" * mask[:, None]", "", "partly-right", None),
-        (" / count", "", "scaled", "count"),
+        (" / count", "", "scaled", "/ mask.sum()"),
         ("-= 1 - ctx.eps", "+= 1 - ctx.eps", "partly-right", "ctx.eps"),
         (" - ctx.eps / logs.shape[-1]", "", "term-missing", None),
         ("logs.exp()", "logs", "gradient-wrong", "exp("),
