@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def ours():
-    """{"torch": "2.15.0", ...}"""
+    """{"torch": "2.15.0", ...}."""
     text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     return dict(re.findall(r"^([\w-]+)(?:\[.*\])?==([\w.]+)", text, re.MULTILINE))
 

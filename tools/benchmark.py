@@ -40,9 +40,7 @@ from helpers.ops.recompute import ReversibleSequential, recompute
 
 
 def compare(title, ways, options):
-    """Print a table of the `ways`, {name: a function without arguments}, the first
-    being 1.
-    """
+    """Print a table of the `ways`, {name: function}, the first being 1."""
     print(f"{title}; {cpu_name()}, {options.threads} threads")
     memory = {name: peak_bytes(way, "cpu") for name, way in ways.items()}
     timers = {

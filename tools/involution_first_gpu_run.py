@@ -78,7 +78,7 @@ def pair(device, dtype=torch.float32, channels=8, **options):
 
 
 def cases(device):
-    """(what could be wrong, input, weight, the window)"""
+    """(what could be wrong, input, weight, the window)."""
     for dtype in DTYPES:
         image, weight = pair(device, dtype)
         yield f"{dtype}", image, weight, {}

@@ -73,9 +73,7 @@ def run(python, paths, report):
 
 
 def result(report):
-    """({"passed": ...}, the names of the tests that failed) of a report in JUnit's
-    format.
-    """
+    """({"passed": ...}, the names of failed tests) of a JUnit report."""
     suite = ET.parse(report).getroot().find("testsuite")
     cases = [(f"{c.get('classname')}.{c.get('name')}", {e.tag for e in c})
              for c in suite.iter("testcase")]  # fmt: skip

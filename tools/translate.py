@@ -337,9 +337,7 @@ def compiled(known):
 
 
 def outputs(path):
-    """(id, source) -> outputs of the code cells of a notebook that has been
-    executed.
-    """
+    """(id, source) -> outputs of the code cells of an executed notebook."""
     if not path.exists():
         return {}
     notebook = json.loads(path.read_text(encoding="utf-8"))
@@ -351,8 +349,7 @@ def outputs(path):
 
 
 def built(path):
-    """(place, text) of the Chinese edition of an English file; of LESSONS, the
-    translations.
+    """(place, text) of the Chinese edition of a file, or of LESSONS.
 
     A code cell keeps the outputs of its run in the edition; they are English until
     there was one.
@@ -503,9 +500,7 @@ def check(path):
 
 
 def densities(path):
-    """How often a thousand Chinese characters hold what the style asks to write less
-    of.
-    """
+    """Uses, per thousand characters, of what the style asks to write less of."""
     known = read(path)
     text = "".join(translation(english, known) or "" for _, english in messages(path))
     size = len(re.findall(HAN, text)) or 1

@@ -1,4 +1,7 @@
-"""python -m helpers.derive module.py:function --input 4x8 --input 8 [--save gate]"""
+"""Print the Function of a plain function, with its backward.
+
+python -m helpers.derive module.py:function --input 4x8 --input 8 [--save gate]
+"""
 
 import argparse
 import importlib.util

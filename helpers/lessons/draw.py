@@ -1,5 +1,4 @@
-"""The drawing of autograd graphs, rings of references, layers, decisions, verdicts, and
-what processes send.
+"""Drawings of graphs, references, layers, decisions, verdicts and messages.
 
 The look of all figures is in figures.mplstyle beside this.
 """
@@ -45,8 +44,7 @@ def graph(ax=None, title=None, inputs=None, **outputs):
 
 
 def _walk(outputs, names):
-    """The graph behind `outputs` as a networkx DiGraph whose nodes have a label and a
-    colour.
+    """The graph behind `outputs`, as a networkx DiGraph with labels and colours.
     """
     found, numbers = nx.DiGraph(), {}
 
@@ -79,8 +77,7 @@ def _walk(outputs, names):
 
 
 def _layout(nodes):
-    """Places by node, and for every edge the points it runs through, clear of other
-    nodes' rows.
+    """Places by node, and for every edge the points that it runs through.
     """
     layers = [list(layer) for layer in nx.topological_generations(nodes)]
     row = {node: number for number, layer in enumerate(layers) for node in layer}
@@ -152,8 +149,7 @@ def _node(ax, place, label, colour, pad, fontsize=None):
 
 
 def ring(*links, title=None):
-    """Draw objects that keep one another alive, each pointing at the next, and print
-    them.
+    """Draw and print objects that keep one another alive in a ring.
 
     links: pairs of an object's name and what its arrow to the next object is called;
     the last object points at the first. PyTorch's own nodes, such as AddBackward0, are
@@ -193,8 +189,7 @@ def ring(*links, title=None):
 
 
 def layers(seen):
-    """Draw which operations ran inside which function, with autograd between, and print
-    how many.
+    """Draw which operations ran inside which function, and print how many.
 
     seen: pairs of a function's name and the list of the names of its operations, in
           order
@@ -262,8 +257,7 @@ def nested(boxes):
 
 
 def decisions(questions, otherwise):
-    """Draw questions from top to bottom, each with its answer for "yes" to the right,
-    and print how many answers there are.
+    """Draw a tree of questions, "yes" to the right, and print its answers' number.
 
     questions: pairs of a question and an answer; otherwise: the answer if every reply
                is no
@@ -349,8 +343,7 @@ def _in_bands(elements, processes):
 
 
 def verdicts(rows, columns, notes):
-    """Draw a table of verdicts, "right", "raises" or "wrong", with a note behind each
-    row.
+    """Draw a table of verdicts, "right", "raises" or "wrong", with notes.
 
     Prints the table. rows: the verdicts of each row, by its name; columns: what stands
     above them
@@ -386,8 +379,7 @@ def verdicts(rows, columns, notes):
 
 
 def owners(grids):
-    """Draw which thread owns which element, a table beside the other, and print how
-    many it owns.
+    """Draw which thread owns which element, and print how many it owns.
 
     grids: tables of the numbers of threads, channels by pixels, by what stands above
     """

@@ -7,17 +7,19 @@ from dataclasses import dataclass, field
 
 import torch
 
+from helpers.lessons.cuda_on_cpu import emulator
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import raises
 from helpers.lessons.judge.properties import random
 from helpers.lessons.judge.source import edited, made_of, outline
 from helpers.lessons.judge.surroundings import usual_settings
 from helpers.lessons.language import N_, _, at, followed
+from helpers.ops.involution import involution2d
+from helpers.ops.involution.compiler import find_compiler
 
 
 def backward_of(forward, *shapes, output=False):
-    """One case: `grad_output` and the arguments of `forward`, of these shapes; and the
-    gradient of the last of them that autograd computes.
+    """One case: `grad_output`, the arguments of `forward`, and the last one's gradient.
 
     output: True if the line is given the output in place of the arguments
     """
@@ -69,10 +71,116 @@ def moved_weight():
     yield (torch.nn.functional.linear, x, weight, u, v), (v * (x @ u.T)).sum()
 
 
+class PartlyUsed(torch.nn.Module):
+    """A gradient other than 0 reaches `used` alone; `unused` has an older one."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.silenced, self.unused, self.untouched = (
+            torch.nn.Linear(3, 3, dtype=torch.float64) for _ in range(4)
+        )
+        for parameter in self.unused.parameters():
+            parameter.grad = torch.ones_like(parameter)
+
+    def forward(self, x):
+        return self.used(x) + 0 * self.silenced(x)
+
+
+def names_by(reached):
+    """(a module's class, x) -> what is wrong with the names of `reached`, or "".
+    """
+
+    def wrong(module, x):
+        given, right = [*reached(module(), x)], ["used.weight", "used.bias"]
+        if set(given) == set(right):
+            return ""
+        return _("it returns {given}; {right} is right.").format(
+            given=given, right=right
+        )
+
+    return wrong
+
+
+def elements():
+    """Cases: elements of an involution of six channels in two groups."""
+    x, weight = random(2, 6, 6, 5), random(2, 2, 3, 3, 6, 5, seed=1)
+    y = involution2d(x, weight, padding=1)
+    padded = torch.nn.functional.pad(x, [1] * 4)
+    for place in [(0, 0, 2, 2), (1, 4, 0, 4), (1, 2, 5, 0)]:
+        yield (padded, weight, *place), y[place]
+
+
+def biased():
+    """One case: a table and its bias."""
+    x, bias = random(3, 5).float(), random(5, seed=1).float()
+    yield (x, bias), x + bias
+
+
+def launched(source):
+    """(x, bias) -> what the kernel `add_bias` of this source writes, in 16 threads."""
+
+    def added(x, bias):
+        y, (rows, columns) = torch.empty_like(x), x.shape
+        arrays = {"x": x, "bias": bias, "y": y, "rows": rows, "columns": columns}
+        emulator.run(source, "add_bias", 2, 8, arrays)
+        return y
+
+    return added
+
+
+def smoothed(x, a):
+    """`smooth_in_c`, in Python."""
+    state, steps = torch.zeros_like(x[..., 0]), []
+    for t in range(x.shape[-1]):
+        state = a * state + (1 - a) * x[..., t]
+        steps.append(state)
+    return torch.stack(steps, -1)
+
+
+def smoothing_backwards():
+    """One case: a gradient that arrives, a factor, and the gradient of smoothing."""
+    x, g = random(2, 5).requires_grad_(), random(2, 5, seed=1)
+    yield (g, 0.9), torch.autograd.grad(smoothed(x, 0.9), x, g)[0]
+
+
+def dropped_by(kind):
+    """() -> "", or how the two runs of dropout by this Function differ."""
+
+    def wrong():
+        x = torch.ones(1000, requires_grad=True)
+        y = kind.apply(torch.nn.Dropout(0.5), x)
+        torch.rand(1)  # the program goes on to draw
+        before = torch.get_rng_state()
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        if not torch.equal(y == 0, gradient == 0):
+            return _("the second run does not drop the elements of the first.")
+        if not torch.equal(before, torch.get_rng_state()):
+            return _("after backward, the program does not draw as it would have.")
+        return ""
+
+    return wrong
+
+
+def two_steps():
+    """One case: z, W, c, y, and y after two steps of y = c + Jᵀ y."""
+    z, W, c, y = random(3), random(3, 3, seed=1), random(3, seed=2), random(3, seed=3)
+    J = torch.func.jacrev(lambda z: torch.tanh(W @ z))(z)
+    yield (z, W, c, y), c + J.T @ (c + J.T @ y)
+
+
+def stepped_by(next_y):
+    def stepped(z, W, c, y):
+        output = torch.tanh(W @ z.requires_grad_())
+        for _step in range(2):
+            y = next_y(y, output, z, c)
+        return y
+
+    return stepped
+
+
 @dataclass(frozen=True)
 class Drill:
-    """One line, which a learner writes as a lambda; or what "Write it yourself" asks
-    for.
+    """One line, written as a lambda; or what "Write it yourself" asks for.
 
     cases:  a function without arguments that makes (arguments, expected) pairs
     answer: a right answer, as source: a lambda, or what defines one name
@@ -81,8 +189,10 @@ class Drill:
     why:    said under the answer
     stub:   the source of what the cell held before anyone touched it; of a lambda,
             `...` tells
-    called: what is written -> the function that the cases are for
+    called: what is written -> the function that the cases are for; instead of a
+            result it may return a sentence, what is wrong, and "" is expected
     names:  what sources may use beside torch, by name
+    needs:  a function that raises, and says what is missing, where it cannot be judged
     """
 
     number: str
@@ -93,6 +203,7 @@ class Drill:
     stub: str = ""
     called: Callable = lambda line: line
     names: dict = field(default_factory=dict)
+    needs: Callable = lambda: None
 
     @usual_settings()
     def verdict(self, line):
@@ -100,6 +211,11 @@ class Drill:
         if self.stub and outline(line) == outline(self.made(self.stub)):
             line = _untouched
         elif self.stub:
+            try:
+                self.needs()
+            except Exception as error:
+                said = _("it cannot be checked here: {error}").format(error=error)
+                return "○ " + at(self.number, said)
             line = self.called(line)
         if not callable(line):
             return "✗ " + _(
@@ -153,6 +269,8 @@ def _untouched(*arguments):
 def _difference(given, right):
     if isinstance(given, Exception) or isinstance(right, Exception):
         return repr(given) != repr(right)
+    if isinstance(given, str):
+        return given if given != right else None
     return wrong_outputs(given, right, differentiable=False, what=_("what it returns"))
 
 
@@ -176,6 +294,17 @@ class Mine(torch.autograd.Function):
 
     @staticmethod
 """
+
+BIAS = '''\
+ADD_BIAS = """
+__global__ void add_bias(const float* x, const float* bias, float* y, int rows, int columns) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+'''
+AGAIN = {
+    "Function": torch.autograd.Function,
+    "grad": torch.autograd.grad,
+    "trained": lambda module: [p for p in module.parameters() if p.requires_grad],
+}
 
 _DRILLS = (
     Drill(
@@ -347,6 +476,108 @@ def derivatives(f, x, order):
         N_("a weight in two places gets the sum of two gradients."),
     ),
     Drill(
+        "6.reached",
+        lambda: [((PartlyUsed, random(2, 3)), "")],
+        """\
+def reached(model, x):
+    model.zero_grad()
+    model(x).square().sum().backward()
+    return [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None and parameter.grad.any()
+    ]
+""",
+        {
+            ("    model.zero_grad()\n", ""): N_(
+                "A gradient of an earlier pass is still there."
+            ),
+            (" and parameter.grad.any()", ""): N_("A gradient of zeros moves nothing."),
+            ("parameter.grad is not None and ", ""): N_(
+                "What no backward pass has reached has `None` in `.grad`."
+            ),
+            ("return [", "["): N_("Is a `return` missing?"),
+        },
+        N_("the other layers would not be trained, and nothing says so."),
+        stub="def reached(model, x): ...",
+        called=names_by,
+    ),
+    Drill(
+        "7.element",
+        elements,
+        """\
+def element(padded, weight, n, c, h, w):
+    group, K = c * weight.shape[1] // padded.shape[1], weight.shape[2]
+    patch = padded[n, c, h : h + K, w : w + K]
+    return (weight[n, group, :, :, h, w] * patch).sum()
+""",
+        {
+            ("c * weight.shape[1] // padded.shape[1]", "c % weight.shape[1]"): N_(
+                "A group is a run of neighbouring channels."
+            ),
+            ("c * weight.shape[1] // padded.shape[1]", "c"): N_(
+                "There is a filter for each group, not for each channel."
+            ),
+            ("h : h + K, w : w + K", "h - 1 : h - 1 + K, w - 1 : w - 1 + K"): N_(
+                "Row h of `padded` is row h - p of X: the shift is in it already."
+            ),
+            (" * patch).sum()", ".flip(0, 1) * patch).sum()"): N_(
+                "Element (i, j) of the filter belongs to row h + i, column w + j."
+            ),
+        },
+        N_("a neighbourhood times the filter of its pixel, summed."),
+        stub="def element(padded, weight, n, c, h, w): ...",
+    ),
+    Drill(
+        "7.bias",
+        biased,
+        BIAS
+        + '''\
+    if (i >= rows * columns) return;
+    int column = i % columns;
+    y[i] = x[i] + bias[column];
+}
+"""
+''',
+        {
+            ("    if (i >= rows * columns) return;\n", ""): N_(
+                "The threads to spare must stop before they read."
+            ),
+            ("i % columns", "i / columns"): N_("That is the row."),
+            ("i % columns", "i % rows"): N_("A row has `columns` elements."),
+            ("bias[column]", "bias[i]"): N_("`bias` has an element for each column."),
+            ("x[i]", "x[column]"): N_("`x` has an element for each thread."),
+        },
+        N_("one thread, one element."),
+        stub=BIAS + '}\n"""\n',
+        called=launched,
+        needs=find_compiler,
+    ),
+    Drill(
+        "8.backward",
+        smoothing_backwards,
+        """\
+def smooth_backward(g, a):
+    return smooth_in_c(g.flip(-1), a).flip(-1)
+""",
+        {
+            ("smooth_in_c(g.flip(-1), a).flip(-1)", "smooth_in_c(g, a)"): N_(
+                "That sums over the steps before s. Here the sum runs over those after."
+            ),
+            (", a).flip(-1)", ", a)"): N_("The result is still turned around."),
+            ("smooth_in_c(g.flip(-1)", "smooth_in_c(g"): N_(
+                "What goes into the loop must be turned around, too."
+            ),
+            ("smooth_in_c(g.flip(-1), a).flip(-1)", "smooth_in_c(g.mT, a).mT"): N_(
+                "The steps in time are the last dimension, and their order turns around."
+            ),
+        },
+        N_("the same loop, from right to left."),
+        stub="def smooth_backward(g, a): ...",
+        names={"smooth_in_c": smoothed},
+        needs=find_compiler,
+    ),
+    Drill(
         "10.a",
         lambda: tangent_of(torch.exp, (3,), (2, 2)),
         "lambda x, tangent: torch.exp(x) * tangent",
@@ -408,6 +639,56 @@ def from_forward(f, x, weight, u, v, h=1e-5):
         stub="def from_forward(f, x, weight, u, v, h=1e-5):\n    return 0.0",
     ),
     Drill(
+        "12.repair",
+        lambda: [((), "")],
+        """\
+class Mine(Function):
+    @staticmethod
+    def forward(ctx, module, x, *parameters):
+        ctx.module = module
+        ctx.save_for_backward(x, torch.get_rng_state())
+        return module(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, state = ctx.saved_tensors
+        x = x.detach().requires_grad_()
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.set_rng_state(state)
+            y = ctx.module(x)
+        return None, *grad(y, (x, *trained(ctx.module)), grad_output)
+""",
+        {
+            ("            torch.set_rng_state(state)\n", ""): N_(
+                "The state must be taken before the first run, and be restored before "
+                "the second."
+            ),
+            ("torch.random.fork_rng(devices=[]), ", ""): N_(
+                "It goes on from the old state, and draws the same numbers again."
+            ),
+            ("x, state =", "(x,) ="): N_("`backward` unpacks what `forward` saved."),
+        },
+        N_("the second run is the first one again, and the program draws on."),
+        stub="""\
+class Mine(Function):
+    @staticmethod
+    def forward(ctx, module, x, *parameters):
+        ctx.module = module
+        ctx.save_for_backward(x)
+        return module(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.module(x)
+        return None, *grad(y, (x, *trained(ctx.module)), grad_output)
+""",
+        called=dropped_by,
+        names=AGAIN,
+    ),
+    Drill(
         "13.a",
         lambda: backward_of(torch.nn.functional.hardtanh, (3, 4)),
         "lambda g, x: g * (x.abs() < 1)",
@@ -416,6 +697,26 @@ def from_forward(f, x, weight, u, v, h=1e-5):
             "lambda g, x: g.clamp(-1, 1)": N_("Where is decided by `x`, not by `g`."),
         },
         N_("the mask stands in for a derivative that is 0 everywhere."),
+    ),
+    Drill(
+        "13.next",
+        two_steps,
+        """\
+def next_y(y, output, z, c):
+    return c + torch.autograd.grad(output, z, y, retain_graph=True)[0]
+""",
+        {
+            ("c + ", ""): N_("The right-hand side has two terms."),
+            ("c + ", "y + "): N_("`c` is added, the gradient of the loss."),
+            ("z, y,", "z, c,"): N_("`y` is what goes back through the step."),
+            (", retain_graph=True", ""): N_(
+                "The graph of one step is used again and again: `retain_graph=True`."
+            ),
+            ("[0]", ""): N_("`grad` returns a tuple."),
+        },
+        N_("one backward pass through one step, and no matrix."),
+        stub="def next_y(y, output, z, c): ...",
+        called=stepped_by,
     ),
     Drill(
         "13.b",

@@ -41,8 +41,7 @@ class Verdict:
 
 @dataclass(repr=False, kw_only=True)
 class Exercise:
-    """One exercise, with the three things that a learner can do: `check`, `hint`,
-    `solution`.
+    """One exercise, with what a learner can do: `check`, `hint`, `solution`.
 
     number:      "2.1" is the first of chapter 02
     reference:   a right answer: a class or function, whose source `solution()` shows,
@@ -232,8 +231,7 @@ def exercises():
 
 @usual_settings()  # the first call imports the exercises, which hold tensors
 def exercise(number):
-    """The `Exercise` with that number: one of the course, such as "2.1", or one made
-    elsewhere.
+    """The `Exercise` with that number: of the course, or made elsewhere.
 
     Raises ValueError if there is none.
     """

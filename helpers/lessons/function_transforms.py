@@ -1,5 +1,4 @@
-"""What `torch.func` does to an operation: the columns of chapter 10's table, and what
-the tests of `helpers/ops` run every operation through.
+"""What `torch.func` does to an operation, for chapter 10 and for the tests.
 """
 
 import warnings
@@ -37,8 +36,7 @@ def by_all(transform):
 
 
 def everywhere(count):
-    """in_dims for each of `count` tensors alone and for several, in front and
-    behind.
+    """in_dims for each of `count` tensors alone and for several.
     """
     return list(product((None, 0, -1), repeat=count))[1:]
 
@@ -86,8 +84,7 @@ del COMPILABLE["linearize"], COMPILABLE["jvp(jvp)"]
 
 
 def together(*calls):
-    """Several operations as one function of one number, since each compilation takes
-    long.
+    """Several operations as one function of a number, to be compiled once.
 
     calls: (function, its tensors), all of one dtype; the number scales every tensor.
     """

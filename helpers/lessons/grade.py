@@ -1,5 +1,4 @@
-"""What the checks say of notebooks that were handed in, as a table of students and
-exercises.
+"""A table of students and exercises, from notebooks that were handed in.
 
     python -m helpers.lessons.grade handed_in/*.ipynb [--csv verdicts.csv]
     python -m helpers.lessons.grade --try assignment.py
@@ -125,8 +124,7 @@ def show(found):
 
 
 def say_in_utf_8():
-    """Where the output cannot show the marks, as in a file that a Windows shell
-    writes.
+    """For an output that cannot show the marks, as a file of a Windows shell.
     """
     for stream in (sys.stdout, sys.stderr):
         try:

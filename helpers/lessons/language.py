@@ -1,5 +1,4 @@
-"""The language in which the course speaks: that of the edition to which a notebook
-belongs.
+"""The language in which the course speaks: that of the notebook's edition.
 
 `tools.translate` compiles the translations into `zh.mo`, which Python's own gettext
 reads, so that an installed course needs neither Babel nor the catalogues. A message is

@@ -59,8 +59,7 @@ class Alive(TorchDispatchMode):
 
 
 class Kept(saved_tensors_hooks):
-    """Counts what autograd keeps for backward: `total` bytes, each storage once, and
-    `shapes`.
+    """Counts what autograd keeps: `total` bytes, each storage once, and `shapes`.
 
         with Kept(but=model.parameters()) as kept:
             y = model(x)
@@ -95,8 +94,7 @@ def storage_of(tensor):
 
 
 def peak_bytes(function, device):
-    """The largest amount of memory that `function` held at once, beyond what was there
-    before.
+    """The most memory that `function` held at once, beyond what was there.
     """
     if device == "cuda":
         torch.cuda.synchronize()

@@ -1,5 +1,4 @@
-"""Copies the chapters into `mine/`, where you can work while `notebooks/` stays as it
-came.
+"""Copies the chapters into `mine/`, where you can work.
 
     python -m helpers.lessons.mine       # the English edition
     python -m helpers.lessons.mine zh    # the Chinese one

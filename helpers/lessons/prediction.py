@@ -12,8 +12,7 @@ ASKED = re.compile(r"^prediction = .*?(?:# yours: (.+))?$", re.MULTILINE)
 
 
 def predicted(prediction, outcome, within=0.0, tempting=None):
-    """Print `outcome`, and whether `prediction` is it; `...` stands for no prediction
-    yet.
+    """Print `outcome`, and whether `prediction` is it; `...` stands for none.
 
     prediction, outcome: numbers, strings, or tuples or lists of them. The prediction
                          may be in other words, as `reading.py` says. If it is none of

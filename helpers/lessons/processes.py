@@ -1,5 +1,4 @@
-"""Processes that a notebook or a test starts, hands functions to, and never waits for
-in vain.
+"""Processes that a notebook or a test hands functions to.
 
     with Team(4) as team:
         team(function, *arguments)  # [what it returned in process 0, in process 1, ...]
@@ -162,7 +161,7 @@ class Team:
             self.connections.append(ours)
 
     def _answers(self):
-        """{rank: (error or "", result or traceback, what was printed)}"""
+        """{rank: (error or "", result or traceback, what was printed)}."""
         answers, until = {}, time.monotonic() + self.limit + 1
         waiting = dict(zip(self.connections, range(self.size), strict=True))
         while waiting:

@@ -1,5 +1,4 @@
-"""A prediction in the learner's own words: is it the outcome, is it another answer, or
-is it not one of the answers that a question has?
+"""A prediction in the learner's words: the outcome, another answer, or neither?
 
 The words stand in `prediction_words.json`. `site/static/page.js` reads them, too, and
 does the same; `tests/lessons/prediction_cases.json` holds both to it.

@@ -73,8 +73,7 @@ def packed_by_setuptools(pyproject, files):
 
 
 def build_wheel(project, compiled=True):
-    """`pip wheel` for the folder `project`; returns the path of the wheel, in its
-    folder `dist`.
+    """`pip wheel` for the folder `project`; returns the wheel's path.
 
     compiled: if False, as on a machine without a compiler. The same files give the same
     wheel, so it is kept for the next time. CUDA is left out. Raises
@@ -146,8 +145,7 @@ def install(wheel, folder):
 
 
 def build_package(program, path):
-    """The `.pt2` file that the Python text `program` writes to sys.argv[1], for
-    AOTInductor.
+    """The `.pt2` file that the Python text `program` writes to sys.argv[1].
 
     The text imports from the folder `path`, as in `python`. The same text and the same
     modules give the same file on processors of the same kind, so it is kept for the
@@ -174,8 +172,7 @@ def build_package(program, path):
 
 
 def build_program(source):
-    """The program that the C++ text `source` makes with PyTorch's libraries, kept as
-    well.
+    """The program made of C++ text and PyTorch's libraries, kept as well.
     """
     from torch.utils import cpp_extension  # it takes a while
 
@@ -196,8 +193,7 @@ def build_program(source):
 
 
 def python(*arguments, path="", folder=None):
-    """Run another Python that imports from `path` and from what is installed, nowhere
-    else.
+    """Run another Python, which imports from `path` and what is installed.
     """
     own = {"PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
     own["PYTHON_COLORS"] = (

@@ -9,8 +9,7 @@ from helpers.lessons.language import N_, _
 
 
 def draw(events):
-    """Draw `events`, a list of (day as "2017-08-05", version, what came), and print
-    them.
+    """Draw and print `events`, a list of ("2017-08-05", version, what came).
     """
     days = [date.fromisoformat(day) for day, *others in events]
     ax = plt.figure(figsize=(9, 0.42 * len(events) + 0.8)).subplots()

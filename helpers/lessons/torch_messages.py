@@ -56,8 +56,7 @@ DIFFERENCES = {
 
 
 def essence(error):
-    """The innermost cause of `error`, or its first line and the explanation under
-    it.
+    """The innermost cause of `error`, or its first line and the explanation.
     """
     beside = r" \(with implementation in .*?>\)| \(scroll up.*?\)| at 0x\w+"
     text = re.sub(beside, "", str(error).strip())
@@ -83,8 +82,7 @@ def in_one_sentence(error):
 
 
 def _difference(line):
-    """What PyTorch's test says, and what differs in whose words, if a promise was
-    broken.
+    """What PyTorch's test says, and what differs, if a promise was broken.
     """
     for pattern, said in DIFFERENCES.items():
         if match := re.fullmatch(f"(.*?){pattern}", line):
@@ -113,8 +111,7 @@ def say(text, indent=""):
 
 
 def complaint(call, sentences=3):
-    """Print what `call()` raises, in at most so many sentences, or that it raises
-    nothing.
+    """Print what `call()` raises, in at most so many sentences, or nothing.
     """
     torch.compiler.reset()
     try:

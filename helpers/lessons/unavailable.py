@@ -1,5 +1,4 @@
-"""What chapters 07 to 09, 15 and 16 say in place of a result where something is missing
-here.
+"""What chapters say in place of a result where something is missing here.
 """
 
 import contextlib
@@ -20,8 +19,7 @@ _missing = None  # why an earlier block of this notebook ended early
 
 @contextlib.contextmanager
 def or_say_why():
-    """Run the block; where a compiler, ninja or CuPy is missing, print one sentence
-    instead.
+    """Run the block, or print a sentence where a compiler or CuPy is missing.
 
     So do later blocks, for names that an earlier one would have made.
     """

@@ -141,7 +141,7 @@ class Blocks:
 
 
 def ranges(size, step):
-    """Parts of a dimension: [(start, length), ...]"""
+    """Parts of a dimension: [(start, length), ...]."""
     return [(start, min(step, size - start)) for start in range(0, size, step)]
 
 

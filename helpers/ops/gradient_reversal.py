@@ -105,8 +105,7 @@ def _check_scale(scale):
 
 
 class GradientReversalLayer(torch.nn.Module):
-    """`gradient_reversal` as a module; `scale` is an attribute that a schedule may
-    change.
+    """`gradient_reversal` as a module; a schedule may change its `scale`.
 
     Input and output: a floating-point or complex tensor of any shape.
     Raises TypeError or ValueError for a `scale` that `gradient_reversal` would refuse.

@@ -26,8 +26,7 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 
 
 class LinearFunction(torch.autograd.Function):
-    """`LinearFunction.apply(input, weight, bias)` of (N, in), (out, in) and (out) or
-    None.
+    """`LinearFunction.apply` of (N, in), (out, in), and (out) or None.
 
     Prefer `linear`, which checks its arguments and takes inputs of any number of
     dimensions.

@@ -81,7 +81,7 @@ TENSORS = Arguments._fields[:6]
 
 
 def _operator(*args):
-    """(share · losses or their sum, the three gradients of that sum, the classes)
+    """(share · losses or their sum, the three gradients of that sum, the classes).
 
     What is not wanted is empty.
     """

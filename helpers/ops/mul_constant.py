@@ -1,5 +1,4 @@
-r"""A tensor times a number: the smallest operation with an argument that is not a
-tensor.
+r"""A tensor times a number, the smallest op with an argument that is no tensor.
 
     y = constant · x        dL/dx = conj(constant) · dL/dy
 
@@ -20,9 +19,7 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
 
 class MulConstant(torch.autograd.Function):
-    """`MulConstant.apply(input, constant)`; prefer `mul_constant`, which checks its
-    arguments.
-    """
+    """`mul_constant` without its checks."""
 
     generate_vmap_rule = True
 

@@ -85,8 +85,7 @@ class Softplus(torch.autograd.Function):
 
 
 def softplus(input, beta=1.0):
-    """The smooth ramp log(1 + exp(beta · x)) / beta, elementwise, for every
-    floating-point x.
+    """The smooth ramp log(1 + exp(beta · x)) / beta, for every floating-point x.
 
     input: a floating-point tensor of any shape. The result has its shape, dtype and
     device.

@@ -78,8 +78,7 @@ def _with_slope_of(smooth, step):
 
 
 def straight_through(step, smooth):
-    """The values of `step`, to the last bit, with the derivatives of `smooth`, of every
-    order.
+    """The values of `step`, to the last bit, and all derivatives of `smooth`.
 
     step, smooth: floating-point tensors of one shape, dtype and device, which the
     result has, too. No gradient flows to `step`. `smooth` must be finite: where it is
@@ -111,8 +110,7 @@ def _clamped(input, limit):
 
 
 def round_straight_through(input):
-    """`input` rounded to the nearest integer, half to even, with the slope 1 for every
-    number.
+    """`input` rounded to the nearest integer, half to even, with slope 1.
 
     input: a floating-point tensor of any shape. The result has its shape, dtype and
     device. At ±inf, which no step leaves, the slope is 0.
@@ -131,8 +129,7 @@ def round_straight_through(input):
 
 
 def sign_straight_through(input, clip=1.0):
-    """1 where `input` >= 0 and -1 elsewhere, with the slope 1 where |input| <= clip,
-    and 0 beyond.
+    """The sign of `input`, with slope 1 where |input| <= clip, else 0.
 
     input: a floating-point tensor of any shape. The result has its shape, dtype and
     device; there is no 0 in it, unlike in that of `torch.sign`; nan stays nan.

@@ -1,4 +1,7 @@
-"""python -m helpers.template NAME FOLDER"""
+"""Copy the template.
+
+python -m helpers.template NAME FOLDER
+"""
 
 import argparse
 

@@ -39,7 +39,7 @@ def make_geometry(
 
 
 def window(geometry):
-    """stride, padding and dilation, by name"""
+    """stride, padding and dilation, by name."""
     s = geometry
     return {
         "stride": (s.stride_height, s.stride_width),
@@ -76,7 +76,7 @@ def sizes_of(geometry):
 
 
 def random_tensors(geometry, dtype=torch.float32, seed=0):
-    """input, weight and grad_output"""
+    """input, weight and grad_output."""
     generator = torch.Generator().manual_seed(seed)
     wide = {"generator": generator, "dtype": torch.float64}
     return [torch.randn(size, **wide).to(dtype) for size in sizes_of(geometry)]
@@ -127,8 +127,7 @@ LARGE = by_name(
 
 
 def with_gaps(tensor):
-    """Neighbours in a row are neighbours in memory, but rows, planes and samples lie
-    apart.
+    """Neighbours in a row stay neighbours; rows, planes and samples lie apart.
 
     A row that is a multiple of 4 wide begins at a multiple of 4.
     """
@@ -159,7 +158,7 @@ def unfolded(input, weight, stride=1, padding=0, dilation=1):
 
 @cache
 def case_and_results(geometry, dtype=torch.float32, seed=0):
-    """(input, weight, grad_output), and {kernel: what `unfolded` makes of them}"""
+    """(input, weight, grad_output), and {kernel: what `unfolded` makes of them}."""
     case = random_tensors(geometry, dtype, seed)
     input, weight, grad_output = (t.double() for t in case)
     leaves = input.requires_grad_(), weight.requires_grad_()
@@ -169,7 +168,7 @@ def case_and_results(geometry, dtype=torch.float32, seed=0):
 
 
 def random_cases(count, dtype):
-    """(geometry, (input, weight, grad_output), {kernel: its result})"""
+    """(geometry, (input, weight, grad_output), {kernel: its result})."""
     for number, geometry in enumerate(random_geometries(count, str(dtype))):
         yield geometry, *case_and_results(geometry, dtype, number)
 

@@ -1,6 +1,4 @@
-"""The C++ kernels: their values, layouts and threads, their memory, and what they
-refuse.
-"""
+"""The C++ kernels: values, layouts, threads, memory, and what they refuse."""
 
 import os
 import subprocess
@@ -95,9 +93,7 @@ def test_bits_do_not_depend_on_threads_or_runs():
     not os.access("/proc/self/clear_refs", os.W_OK), reason="no clear_refs"
 )
 def test_buffers_stay_small():
-    """What PyTorch does not see: the most memory that a process held at once, in a
-    fresh one.
-    """
+    """The most memory that a fresh process held, which PyTorch does not count."""
     script = """
 from helpers.lessons import involution_benchmark as benchmark
 from helpers.ops.involution import cpu

@@ -1,6 +1,4 @@
-"""What `involution2d` does on its own: in plain PyTorch, in the C++ kernels, and on a
-device.
-"""
+"""`involution2d` in plain PyTorch, in the C++ kernels, and on a device."""
 
 import pytest
 import torch
@@ -39,7 +37,7 @@ def device(request, monkeypatch):
 
 
 def same_size(device="cpu"):
-    """input, weight and the call"""
+    """input, weight and the call."""
     input, weight, _ = random_tensors(SMALL["same size"])
     input, weight = (t.to(device).requires_grad_() for t in (input, weight))
     return input, weight, lambda input, weight: involution2d(input, weight, padding=1)

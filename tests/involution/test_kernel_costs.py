@@ -1,6 +1,4 @@
-"""What a thread of the CUDA kernels costs: loads, instructions and registers, without a
-GPU.
-"""
+"""What a thread of the CUDA kernels costs, counted without a GPU."""
 
 import re
 

@@ -40,9 +40,7 @@ def chosen(kernel, geometry, **options):
 
 
 def template(name):
-    """The numbers in a kernel's name: CHANNELS, which grad_weight lacks, PIXELS, PAD,
-    PACK, ...
-    """
+    """The numbers in a kernel's name: CHANNELS, PIXELS, PAD, PACK, ..."""
     return [int(n) for n in name[:-1].split(", ")[1:]]
 
 
@@ -150,9 +148,7 @@ def assert_loaded(kernel, case, tensors, pixels):
 def test_as_many_pixels_a_thread_as_are_aligned_in_all_rows(
     kernel, row, before, pixels, monkeypatch
 ):
-    """row: elements from one to the next. before: elements in the memory before the
-    array.
-    """
+    """row: elements from one row to the next. before: elements ahead of the array."""
     monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
     case = random_operands(kernel, SMALL["even rows"], torch.float16)
     for which in range(2):

@@ -1,6 +1,4 @@
-"""The layer `Involution2d` and the network `RedNet` of the paper, and its published
-checkpoints.
-"""
+"""The layer `Involution2d`, the network `RedNet`, and its checkpoints."""
 
 import math
 from functools import partial
@@ -137,8 +135,7 @@ def test_a_block_starts_as_the_identity():
 
 
 def published_network(blocks, x, state, stem):
-    """The published network, in PyTorch's functions. It draws its parameters, into
-    `state`.
+    """The published network in PyTorch's functions, its parameters in `state`.
 
     Names and sizes are those in the authors' checkpoints:
     cls/mmcls/models/backbones/rednet.py, with mmcv's ConvModule (conv, bn) and mmcls'

@@ -1,6 +1,4 @@
-"""What chapter 09 says of the default backend's cache on disk, and no cell of it
-shows.
-"""
+"""What chapter 09 says of the compiler's cache on disk, and no cell shows."""
 
 import pytest
 import torch

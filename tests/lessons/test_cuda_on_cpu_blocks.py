@@ -170,9 +170,7 @@ def test_threads_may_meet_often_and_in_conditions_that_all_share():
 
 @needs_compiler
 def test_the_time_may_end_between_any_two_instructions():
-    """Also while one thread hands over to the next, and a loop of barriers does little
-    else.
-    """
+    """Also where a loop does little else than wait at barriers."""
     source = """
     __global__ void waits(const float* x, float* y) {
         __shared__ float tile[8];

@@ -1,6 +1,4 @@
-"""An author's slips are said to the author, when the exercise is made, not to a
-learner.
-"""
+"""An author's slips are said to the author, when the exercise is made."""
 
 import io
 import re

@@ -7,6 +7,7 @@ import pytest
 
 from helpers.lessons import drill
 from helpers.lessons.drill import DRILLS
+from tests.needs import why_not
 
 each_drill = pytest.mark.parametrize("given", DRILLS.values(), ids=DRILLS)
 
@@ -14,6 +15,10 @@ each_drill = pytest.mark.parametrize("given", DRILLS.values(), ids=DRILLS)
 @each_drill
 def test_a_drill_is_untouched_right_and_wrong(given):
     assert given.verdict(given.made(given.stub or "lambda *a: ...")).startswith("○")
+    missing = why_not(given.needs)
+    if missing:
+        assert given.verdict(given.made(given.answer)).endswith(missing)
+        return
     assert given.verdict(given.made(given.answer)) == f"✓ {given.number}: {given.why}"
     assert given.wrong, "which wrong line tempts?"
     for source, why in given.wrong.items():

@@ -42,9 +42,7 @@ def given(number):
 
 
 def noted(has, spoke):
-    """The property, which is one of those that spoke once it says that something is
-    wrong.
-    """
+    """The property, one of those that spoke, once it finds something wrong."""
 
     def sentences(attempt):
         for wrong in has(attempt):

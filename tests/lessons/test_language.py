@@ -28,9 +28,7 @@ BETWEEN_VALUES = " and "  # of a list
 
 
 def test_every_message_is_a_sentence_or_a_clause():
-    """What ends in the middle of a clause is glued to something, and cannot be
-    translated.
-    """
+    """What ends within a clause is glued to something, and has no translation."""
     for place, text in translate.messages(translate.LESSONS):
         # Whose clauses have gaps at their ends.
         if text == BETWEEN_VALUES or place == "doctor":

@@ -1,6 +1,4 @@
-"""What chapter 16 builds is kept, built anew where something has changed, and fails in
-words.
-"""
+"""What chapter 16 builds is kept, built anew after a change, and fails in words."""
 
 import pytest
 

@@ -1,6 +1,4 @@
-"""What the operations are tried on, and references for those that PyTorch does not
-have.
-"""
+"""Inputs for the operations, and references where PyTorch has none."""
 
 from functools import partial
 
@@ -60,7 +58,7 @@ def spiked(x, slope):
 
 
 def of_linear(dtype):
-    """input, weight, bias or None"""
+    """input, weight, bias or None."""
     shapes = {
         "matrix": ((4, 3), (2, 3), (2,)),
         "without bias": ((4, 3), (2, 3), None),
@@ -187,7 +185,7 @@ def of_linear_cross_entropy(dtype):
 
 
 def of_involution(dtype):
-    """input, weight, stride, padding, dilation"""
+    """input, weight, stride, padding, dilation."""
 
     def pair(input_size, weight_size):
         return random(*input_size, dtype=dtype), random(
@@ -220,7 +218,7 @@ def in_float32_at_least(input, weight, *geometry):
 
 
 def of_attention(dtype):
-    """query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa"""
+    """query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa."""
 
     def tensors(*shapes):
         return [random(*shape, dtype=dtype, seed=k) for k, shape in enumerate(shapes)]

@@ -1,6 +1,4 @@
-"""The table of the operations. A file in `helpers/ops` gets a row; test_table.py does
-the rest.
-"""
+"""The table of the operations: a row for each file in `helpers/ops`."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -29,7 +29,7 @@ FILES = sorted({inspect.getfile(op.wraps or op.function) for op in OPS.values()}
 
 
 class Outcomes(TorchDispatchMode):
-    """seen: {(line of the file, operation): {True, False}, or how clamps move numbers}"""
+    """seen: {(line of the file, operation): {True, False}, or how clamps move numbers}."""
 
     def __init__(self, path):
         super().__init__()

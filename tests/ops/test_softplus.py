@@ -41,9 +41,7 @@ def test_beta_bends_as_that_of_pytorch(beta):
 @pytest.mark.parametrize("beta", [0.3, 2.5, 7])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_beta_in_half_precision(dtype, beta):
-    """Within one unit in the last place, of what float64 says: also where the value is
-    small.
-    """
+    """Within one unit in the last place of float64, for small values, too."""
     x = (torch.linspace(-8, 8, 101) / beta).to(dtype).requires_grad_()
     wide = x.detach().double().requires_grad_()
     results = []

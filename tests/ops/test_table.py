@@ -1,6 +1,4 @@
-"""Every operation of `helpers/ops`, by its row in table.py; what is peculiar has its
-own file.
-"""
+"""Every operation of `helpers/ops`, by its row in table.py."""
 
 import doctest
 import gc
@@ -196,9 +194,7 @@ def test_nothing_stays_alive_without_the_collector(call, order):
 
 
 def functions_of_tensors(op, sample, dtype=torch.float64):
-    """The operation and its reference with the other arguments filled in, and the
-    tensors.
-    """
+    """The operation and its reference as functions of the tensors alone."""
     arguments = op.samples(dtype)[sample]
     tensors = tuple(a.detach() for a in arguments if is_differentiable(a))
     rest = arguments[len(tensors) :]
@@ -389,8 +385,7 @@ def test_a_module_refuses_its_options_at_once(module, arguments, words):
 
 @each_file
 def test_works_when_copied_alone(path, tmp_path, monkeypatch):
-    """Its usage example, with `helpers` out of reach, and under another name if it is a
-    folder.
+    """Its usage example, without `helpers`, and under another name if it is a folder.
 
     And beside the first copy, which has registered what it registers, with DTensor,
     too.

@@ -77,9 +77,7 @@ EACH = (
 
 
 def unchecked_and_in_a_group():
-    """Without the exchange of shapes; and among every second process, each of those in
-    a group.
-    """
+    """Without the exchange of shapes, and in a group of every second process."""
     rank, size = dist.get_rank(), dist.get_world_size()
     halves = [dist.new_group(range(start, size, 2)) for start in range(2)]
     x = random(4, 4, seed=rank).detach()
@@ -124,9 +122,7 @@ def test_vmap(team):
 
 
 def losses_of(kind, cross_entropy, scale):
-    """For each reduction: the losses of a layer, and their first and second
-    derivatives.
-    """
+    """A layer's losses and their two derivatives, for each reduction."""
     torch.manual_seed(0)
     layer, found = kind(3, 7, dtype=torch.float64), []
     layer.weight.data *= scale
@@ -277,9 +273,7 @@ def test_one_graph(team):
 
 
 def bytes_here():
-    """What this process wrote to its sockets for each of five collectives of 100,000
-    numbers.
-    """
+    """The bytes that five collectives of 100,000 numbers wrote to sockets."""
     x, counted = torch.ones(100_000), {}
     size = dist.get_world_size()
     for name, call in {

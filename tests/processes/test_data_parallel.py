@@ -116,9 +116,7 @@ class Noting(nn.Module):
 
 
 def noted_here(broadcast_buffers):
-    """What two backward passes noted, each process its rank + 1, and the mean of all
-    processes.
-    """
+    """What two backward passes noted, of rank + 1 and of all processes' mean."""
     module = Noting()
     parallel = DistributedDataParallel(module, broadcast_buffers=broadcast_buffers)
     for _ in range(2):

@@ -28,9 +28,7 @@ needs_dtensor = pytest.mark.skipif(OLD, reason="DTensors of torch 2.13 or later"
 
 
 def layers_here(features, hidden, outputs, bias):
-    """A column- and a row-parallel layer, and one that gathers: output, gradients,
-    state.
-    """
+    """Column- and row-parallel layers, and a gathering one: output, gradients, state."""
     torch.manual_seed(0)
     options = {"bias": bias, "dtype": torch.float64}
     net = nn.Sequential(

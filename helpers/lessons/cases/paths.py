@@ -11,8 +11,7 @@ from .case import HEALTHY, broken, draw, with_a_slip
 
 
 def paths(of, inputs, rows, warned="", **options):
-    """Register `of`, which is right but for a warning of this code, and a slip for each
-    row: old, new, codes, what goes wrong first, and what the report holds, too."""
+    """Register `of`, and a slip for each row."""
     broken(warned, inputs, cases=HEALTHY, **options)(of)
     for old, new, codes, first, *says in rows:
         fn = with_a_slip(of, of.__name__, {old: new})

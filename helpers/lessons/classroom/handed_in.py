@@ -35,8 +35,7 @@ TIMEOUT = {"ename": "Timeout"}  # what nbclient is to say of an interrupted cell
 
 
 async def verdicts(path, seconds, total):
-    """({number: mark}, sentences): what the checks in the notebook said, and what
-    failed.
+    """({number: mark}, what failed, in sentences) of the checks in a notebook.
 
     seconds: after which a cell is interrupted
     total:   seconds after which the kernel is ended

@@ -1,5 +1,4 @@
-"""What an exercise of your own says of its reference, its stub and its wrong
-attempts.
+"""Your exercise's reference, stub and wrong attempts, put to the test.
 """
 
 import importlib.util
@@ -47,7 +46,7 @@ def _imported(path):
 
 
 def _attempts(exercise):
-    """(what, edits of the reference or None for the stub, expected mark, words due)"""
+    """(what, edits of the reference or None, expected mark, words due)."""
     yield _("the reference"), {}, RIGHT, ""
     yield _("the stub"), None, NOT_ATTEMPTED, ""
     for count, (edits, words) in enumerate(exercise.wrong, 1):

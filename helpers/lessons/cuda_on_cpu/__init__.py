@@ -1,5 +1,4 @@
-"""CUDA without a GPU: the text of a kernel runs on the CPU, and compiles for every
-architecture.
+"""CUDA without a GPU: kernels run on the CPU, and compile for every architecture.
 
 `emulator.py` compiles it with a C++ compiler and runs it thread by thread:
 `vocabulary.h` gives `__global__`, `blockIdx` and the like a meaning, `watch.h` watches

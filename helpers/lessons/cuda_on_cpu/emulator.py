@@ -1,5 +1,4 @@
-"""CUDA kernels on the CPU: the same source, compiled by a C++ compiler, run thread by
-thread.
+"""CUDA kernels on the CPU: the same source, run thread by thread.
 
 It is slow, and it is strict. Every read and write of an array is watched, and the first
 one that a device would let pass, or die of, raises a `KernelError` which says who did
@@ -325,8 +324,7 @@ def _address(memory):
 
 
 def _far_apart(tensors):
-    """Copies of the tensors, so far from each other that a wrong index meets none of
-    the others.
+    """Copies of the tensors, so far apart that a wrong index meets no other.
 
     Returns {name: address}, and the memory that holds them. Huge tensors stay where
     they are.

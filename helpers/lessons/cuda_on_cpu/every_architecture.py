@@ -1,5 +1,4 @@
-"""CUDA sources compiled to machine code without a device, by the NVRTC that CuPy
-brings.
+"""CUDA sources compiled to machine code, without a device, by NVRTC.
 
 >>> source = "template <typename T> __global__ void fill(T* x) { x[threadIdx.x] = T(1); }"
 >>> compile_for(80, source, ["fill<float>"])["fill<float>"].spilled_bytes  # doctest: +SKIP
@@ -59,8 +58,7 @@ def version():
 
 
 def machine_code(architecture, source, names):
-    """What a GPU of this architecture would load, as bytes, and {name: its name in
-    there}.
+    """What a GPU of this architecture would load, and {name: its name there}.
 
     Without split-compile, as CuPy compiles: with it the code for sm_120 is longer.
     """

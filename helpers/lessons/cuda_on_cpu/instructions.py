@@ -1,5 +1,4 @@
-"""How many instructions a kernel spends on each multiply-add, and how many of its loads
-are under way at once, counted in its machine code.
+"""Instructions for each multiply-add, and loads that are under way at once.
 
 NVRTC compiles, nvdisasm turns machine code into text; no GPU is needed.
 
@@ -60,8 +59,7 @@ class Count(NamedTuple):
 
 
 def count(architecture, source, names):
-    """{name: Count} for kernels of `source`, template arguments included, on one
-    architecture.
+    """{name: Count} for the kernels of `source` on one architecture.
 
     Counts single and double precision. What was counted once is not counted again.
     Raises ImportError without NVRTC or nvdisasm, NvrtcError if the source does not

@@ -19,8 +19,7 @@ from . import emulator
 
 
 def all_names(index=INDEXES, types=tuple(TYPES)):
-    """The names of the kernels of `kernels.cu`, for the given index and tensor
-    types.
+    """The names of the kernels of `kernels.cu`, for these index and tensor types.
     """
     return [
         kernel_name(kernel, t, i) for kernel in KERNELS for t in types for i in index
@@ -48,8 +47,7 @@ forward, grad_input, grad_weight = (
 
 
 def reads(kernel, geometry, source=FAST_SOURCE, fast=False, dtype=torch.float32):
-    """How many loads of each array one thread makes, {array: count}. One may bring many
-    elements.
+    """{array: how many loads of it one thread makes}.
 
     The thread owns a pixel in the middle of the first plane.
     """
@@ -75,8 +73,7 @@ def reads(kernel, geometry, source=FAST_SOURCE, fast=False, dtype=torch.float32)
 
 
 def sectors(kernel, first, second, geometry, source=FAST_SOURCE):
-    """How many sectors of 32 bytes a warp reads for one multiply-add of each of its 32
-    threads.
+    """Sectors of 32 bytes that a warp reads for one multiply-add a thread.
 
     Memory and caches answer in sectors: 4 are enough for 32 neighbouring floats. first,
     second: as for `fast`, of sizes at which all threads of a warp in the middle do the

@@ -59,8 +59,7 @@ def _instances_like(like, *feeds):
 
 
 def _wrong_instance(attempt, arguments, like, x):
-    """`explain_difference` for instances of a legacy class, after what it has no eye or
-    no words for.
+    """`explain_difference` for legacy classes, after what it has no words for.
     """
     try:
         attempt(*arguments)
@@ -98,8 +97,7 @@ REMEDIES = {  # with `self` where today it is ctx
 
 
 def _of_2017(found):
-    """A finding as it fits the old style, which the doctor sees only through
-    legacy.py.
+    """A finding in the words of the old style.
     """
     if found.code == "transposed":  # it has the right shape, so it was no transpose
         return replace(found, message=_(RENAMED), remedy="")

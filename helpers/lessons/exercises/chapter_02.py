@@ -233,3 +233,44 @@ EXERCISE_3 = Exercise(
     "(not scatter_) matters when both positions are the same, as in a row of "
     "one element.",
 )
+
+
+class Bilinear(Function):
+    @staticmethod
+    def forward(ctx, a, W, b):
+        ctx.save_for_backward(a, W, b)
+        return ((a @ W) * b).sum(1)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        a, W, b = ctx.saved_tensors
+        g = grad_output[:, None]
+        return g * (b @ W.T), (g * a).T @ b, g * (a @ W)
+
+
+EXERCISE_4 = Exercise(
+    number="2.4",
+    name="Bilinear",
+    reference=Bilinear,
+    stub="class Bilinear(Function): ...",
+    wrong=[
+        (
+            {"(g * a).T @ b": "b.T @ (g * a)"},
+            "The gradient of `W` has shape (3, 5), but (5, 3) belongs there.",
+        ),
+        ({"b @ W.T": "b @ W"}, "shapes do not fit"),
+        ({"(g * a).T": "a.T"}, "The gradient of `W` does not depend on grad_output"),
+        ({"(g * a).T @ b": "(g * a).T @ b / len(a)"}, "a mean where a sum belongs?"),
+    ],
+    like=lambda a, W, b: torch.einsum("np,pq,nq->n", a, W, b),
+    inputs=(Inputs(shapes="N P, P Q, N Q"),),
+    properties=[keeps_only("inputs and outputs", *map(random, (9, 8), (8, 7), (9, 7)))],
+    success="three gradients, each a product in the shape of its own input.",
+    hints=(
+        "Derive one element: which terms of which outputs hold `W[p, q]`?",
+        "grad_output[:, None] weights each row; then each gradient is a product of "
+        "the other two inputs.",
+    ),
+    explanation="y is linear in each input, so each gradient is what is multiplied by "
+    "that input. `W` is used by all rows: the product sums over them.",
+)

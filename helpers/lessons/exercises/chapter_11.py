@@ -287,7 +287,7 @@ EXERCISE_5 = Exercise(
 
 
 class Mish(Function):
-    """x · tanh(softplus(x))"""
+    """x · tanh(softplus(x))."""
 
     @staticmethod
     def forward(ctx, x):

@@ -162,8 +162,7 @@ ONCE = N_(
 
 
 def _compiles_for_cuda(source):
-    """A C++ compiler takes more than that of CUDA, an array whose size is a variable
-    for one.
+    """C++ takes more than CUDA, such as an array whose size is a variable.
     """
     try:
         every_architecture.machine_code(90, source, ["taps"])

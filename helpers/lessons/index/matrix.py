@@ -1,5 +1,4 @@
-"""The matrix of chapter 19: gradient reversal, written in each way, under what PyTorch
-does to it.
+"""The matrix of chapter 19: gradient reversal, written in each way.
 
 Every way computes y = x with the derivative -1. The loss is the sum of y³, so at ones
 the gradient is -3 and the second derivative, in which both signs count, is 6.
@@ -117,8 +116,7 @@ class AroundWithJvp(Around):
 
 
 def both(x):
-    """Compilers see the operator with its own rule, all others the Function around
-    one.
+    """Compilers see the operator with its own rule, others the Function around it.
     """
     if not torch.compiler.is_compiling():
         return AroundWithJvp.apply(x)
@@ -283,7 +281,7 @@ SITUATIONS = {
 
 
 def verdict(way, situation):
-    """(right, raises or wrong; what was said or came out)"""
+    """(right, raises or wrong; what was said or came out)."""
     torch.compiler.reset()
     try:
         given, right = SITUATIONS[situation](WAYS[way])

@@ -30,8 +30,7 @@ SECOND = {"double-backward-wrong", "double-backward-missing", "double-backward-r
 
 
 def explain_difference(attempt, like, inputs, order=1, faithful=True, adapted=None):
-    """None if `attempt(*inputs)` does what `like(*inputs)` does, otherwise what does
-    not.
+    """None if `attempt` does what `like` does, otherwise what does not.
 
     inputs: tensors (float64 for those to differentiate) and other values; neither
     function sees these tensors themselves. order: 2 asks for right second derivatives,
@@ -249,8 +248,7 @@ SLOPES = {  # by how large grad_output is; 0 stands for ones
 
 
 def _wrong_gradients(attempt, expected, inputs, theirs, say_input=False):
-    """What the doctor has no eye for: a faithful gradient of a function with another
-    derivative.
+    """A faithful gradient of a function with another derivative.
 
     Compared for a grad_output of ones, which shows the slope; for one of random
     numbers; and for one of about a million, which clipping would change.

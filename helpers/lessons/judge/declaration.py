@@ -1,5 +1,4 @@
-"""Whether an `Exercise` was declared as it should be: what its author must hear at
-once.
+"""Whether an `Exercise` is declared as it should be, said to its author.
 
 A slip that passed would be said to a learner, as if the answer were wrong.
 """

@@ -21,8 +21,7 @@ from helpers.lessons.language import N_, _, followed
 
 
 def calls_apart(attempt, like, inputs, others):
-    """What is wrong with the gradient of a call where another call comes before its
-    backward.
+    """What is wrong with a gradient if another call comes before backward.
     """
 
     def gradients(function):
@@ -60,8 +59,7 @@ def calls_apart(attempt, like, inputs, others):
 
 
 def overlooks_changes(attempt, like, inputs):
-    """What is wrong with the gradient where an input changes in place before backward,
-    or None.
+    """What is wrong with a gradient if an input changes before backward.
     """
 
     def gradients(function, changes):
@@ -93,8 +91,7 @@ def overlooks_changes(attempt, like, inputs):
 
 
 def silently_wrong(attempt, like, inputs, order=1):
-    """What is wrong with derivatives of the gradient, where they are not refused with
-    an error.
+    """What is wrong with derivatives of the gradient that are not refused.
 
     For an attempt without a difference at first order.
     """
@@ -120,8 +117,7 @@ def silently_wrong(attempt, like, inputs, order=1):
 
 
 def _differentiable_gradients(function, inputs, generator):
-    """Leaves, what stands for grad_output, and the gradients of both with a graph of
-    their own.
+    """Leaves, grad_output, and the gradients of both with graphs of their own.
     """
     leaves = copies(inputs)
     outputs = [y for y in as_tuple(function(*leaves)) if y.requires_grad]
@@ -161,8 +157,7 @@ def _hides_its_steps(attempt, like, inputs):
 
 
 def largest_further_difference(attempt, like, inputs):
-    """Which derivative of the gradient, or of that, is not as for `like`, and its
-    `Difference`.
+    """Which derivative of the gradient is not as for `like`, and its `Difference`.
 
     (None, None) if none differs; what raises is not wrong.
     """

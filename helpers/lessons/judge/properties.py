@@ -1,5 +1,4 @@
-"""What an answer must do besides being like something: the properties that exercises
-share.
+"""Properties that exercises share, besides being like a reference.
 
 A property is called with the answer and yields sentences on what is wrong with it, or
 None for what is right. A check ends at the first sentence, so that what comes later may
@@ -44,8 +43,7 @@ def each(cases, check):
 
 
 def instances_apart(first, second, x, says):
-    """An instance made of `first` must not change when one is made of `second` and
-    called.
+    """An instance of `first` stays as it is when `second` makes another.
     """
 
     def results(one, *others):
@@ -134,8 +132,7 @@ COPIED = {
 
 
 def keeps_only(what, *inputs):
-    """For backward nothing is kept but an input or an output itself, as `what` names
-    them.
+    """Nothing is kept for backward but an input or an output itself.
 
     what: "inputs", "outputs", "inputs and outputs", with "positions" also integers and
           masks.
@@ -185,8 +182,7 @@ def keeps_only(what, *inputs):
 
 
 def gradients_fit(names, fed):
-    """Backward itself gives each gradient the shape of its input, before the engine
-    makes it fit.
+    """Backward gives each gradient its input's shape, without the engine's help.
 
     names: of the inputs, as a learner knows them.
     """

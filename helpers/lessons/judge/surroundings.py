@@ -7,8 +7,7 @@ import torch
 
 @contextlib.contextmanager
 def usual_settings():
-    """Gradients on, no anomaly mode, float32 and the CPU as defaults; then what was
-    there before.
+    """PyTorch's global modes as they are by default, and back again.
 
     A decorator, too.
     """

@@ -1,5 +1,4 @@
-"""The variations of every exercise: an attempt is tried on inputs that were not written
-for it.
+"""An attempt is tried on inputs that were not written for it.
 
 An exercise declares what its answer may be fed, as `Inputs`, from which variations are
 made. What does not apply to an exercise is left out by name, with the reason.
@@ -233,8 +232,7 @@ def caught(compared, function, like, given, explained=None):
 
 
 def disturbed(function, like, given):
-    """Sentences on what other calls, and changes in place, do to a call before its
-    backward.
+    """What other calls and changes in place do before backward, in sentences.
     """
     (where, first), *others = given.plain()
     others += [

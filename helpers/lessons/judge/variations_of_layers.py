@@ -1,5 +1,4 @@
-"""The net under exercises that ask for a layer: the attempt and the reference go the
-same way.
+"""The net under exercises that ask for a layer.
 
 Both start alike, are given the same numbers, and after every step what they return, the
 gradients and what they keep are compared.

@@ -1,5 +1,4 @@
-"""A finding of the doctor in the words of an exercise: where a learner should look, and
-why.
+"""A finding of the doctor in the words of an exercise: where, and why.
 
 The sentences are made of what a finding holds as data: its code, the input, and what
 was measured. What PyTorch said is read for the causes that the doctor has no eye for,
@@ -168,8 +167,7 @@ def _names(attempt):
 
 
 def _read_from_the_notebook(attempt):
-    """The global that backward reads under the name of an argument of forward, or
-    None.
+    """The global that backward reads by the name of an argument, or None.
     """
     backward = inspect.unwrap(
         getattr(getattr(attempt, "__self__", None), "backward", None)
@@ -188,8 +186,7 @@ def _saves_nothing(attempt, inputs):
 
 
 def _not_unpacked(attempt, inputs):
-    """The name under which a failing backward holds the tuple of the one saved tensor,
-    or None.
+    """How a failing backward calls the tuple of one saved tensor, or None.
     """
     try:
         sum(output.sum() for output in as_tuple(attempt(*copies(inputs)))).backward()

@@ -1,3 +1,2 @@
-"""What learners write in C, C++ and Triton, built and run where a crash does no
-harm.
+"""C, C++ and Triton by learners, built and run where a crash does no harm.
 """

@@ -30,8 +30,7 @@ class NativeError(Exception):
 
 
 def compile_library(source, language, doors="", calls=""):
-    """A `ctypes.CDLL` made of `source`, in "c" or "c++". Raises NativeError if it does
-    not compile.
+    """A `ctypes.CDLL` made of `source`, or NativeError if it does not compile.
 
     doors: our own text behind it, which calls functions of `source` in the way that
     `calls` shows. Lines are counted as in a cell that begins with `NAME = \"""`. Raises
@@ -211,8 +210,7 @@ def _tried():
 
 
 def crash_of(function):
-    """None if `function()` leaves a copy of this process alive, otherwise a
-    sentence.
+    """None if `function()` leaves a copy of this process alive, else a sentence.
     """
     if not hasattr(os, "fork"):  # Windows
         return None

@@ -1,5 +1,4 @@
-r"""Collective communication that gradients go through, and what is made of it: layers,
-a loss.
+r"""Collectives that gradients go through, and layers and a loss made of them.
 
 A collective is linear: the vectors of all processes, one under the other, times a
 matrix of zeros and ones. So its backward is the transpose, another collective, and so

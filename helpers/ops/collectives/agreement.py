@@ -1,6 +1,4 @@
-"""What must be the same on all processes, and what is said on each of them if it is
-not.
-"""
+"""What must be the same on all processes, and the error on each if it is not."""
 
 from collections import Counter
 
@@ -26,9 +24,7 @@ MOST_DIMS = 8
 def agree(
     name, input, group, check, problem=None, *numbers, free=None, needs_grad=True
 ):
-    """The shapes of `input` on all processes, once they know that they can go on
-    together.
-    """
+    """The shapes of `input` on all processes, once they agree to go on."""
     size, rank = dist.get_world_size(group), dist.get_rank(group)
     if rank < 0:
         raise ValueError(f"{name}: this process is not in the group")

@@ -1,6 +1,4 @@
-"""The functions to call: they check, agree with the other processes, and choose the two
-maps.
-"""
+"""The functions to call: they check, agree and choose the two maps."""
 
 from functools import partial
 
@@ -23,8 +21,7 @@ from .maps import (
 
 
 def copy(input, *, group=None, check=True):
-    """`input`, whose gradients on all processes are added: for a part of the model on
-    each of them.
+    """`input`, whose gradients are added: for a model in parts, one a process.
 
     input: the same tensor on every process, as the whole model would have it.
     Raises TypeError or ValueError on every process, if shapes or dtypes differ between
@@ -110,8 +107,7 @@ def reduce_scatter(input, dim=0, *, sizes=None, group=None, check=True):
 
 
 def all_to_all(input, split_dim, concat_dim, *, sizes=None, group=None, check=True):
-    """Cut along `split_dim`, a piece to each process; join what comes along
-    `concat_dim`.
+    """Send a piece along `split_dim` to each process; join those that come.
 
     A tensor that was cut across processes along `concat_dim` is cut along `split_dim`
     afterwards.
@@ -167,8 +163,7 @@ def all_to_all(input, split_dim, concat_dim, *, sizes=None, group=None, check=Tr
 
 
 def halo_exchange(input, width, dim, *, group=None, check=True):
-    """`input` between the last rows of the previous process and the first of the next
-    one.
+    """`input` between the rows that border on it in the neighbours' inputs.
 
     The processes hold strips of one tensor, in the order of their ranks, cut along
     `dim`. At its two ends the halo is zero, as the padding of a convolution. Backward

@@ -16,9 +16,7 @@ reduce_scatter_single = (
 
 
 class Collective(torch.autograd.Function):
-    """`Collective.apply(input, there, back)`: `there(input)`, where `back` is its
-    transpose.
-    """
+    """`Collective.apply(input, there, back)`: `there(input)`, with its transpose."""
 
     @staticmethod
     def forward(input, there, back):
@@ -118,9 +116,7 @@ def _swap(pieces, shapes, group):
 
 
 def _to_neighbours(to_previous, to_next, from_previous, from_next, dim, group):
-    """Swap slices of those sizes along `dim` with both neighbours; None where there is
-    none.
-    """
+    """Swap slices of those sizes along `dim` with both neighbours, if any."""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     pieces, shapes = [to_next.narrow(dim, 0, 0)] * size, [[0]] * size
     for other, piece, width in (

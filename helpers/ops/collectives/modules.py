@@ -52,9 +52,7 @@ class _ParallelLinear(torch.nn.Module):
         self.register_load_state_dict_pre_hook(_cut)
 
     def _agree(self, input, features, free=None):
-        """Is the last dimension of `input` as wide as this layer wants it, on all
-        processes?
-        """
+        """Does this layer take the last dimension of `input`, everywhere?"""
         problem = wrong_dim("dim", -1, input)
         if not problem and input.shape[-1] != features:
             problem = ValueError(
@@ -132,8 +130,7 @@ class ColumnParallelLinear(_ParallelLinear):
 
 
 class RowParallelLinear(_ParallelLinear):
-    """A part of the input features of an `nn.Linear` on each process; the results are
-    added.
+    """An `nn.Linear` whose input features are divided; the results are added.
 
     (..., this process's features), as a `ColumnParallelLinear` leaves them -> (...,
     out_features), the same on all processes. Parameters, seed and `state_dict` as

@@ -1,5 +1,4 @@
-"""Involution on a CPU: `cpu_kernels.cpp`, compiled for this machine at first use,
-called by ctypes.
+"""Involution on a CPU: `cpu_kernels.cpp`, compiled here at first use.
 
 The compiler takes a few seconds, once: the library stays in the user's cache folder,
 under a name made of the source, the compiler, its flags and the machine's instructions.
@@ -72,7 +71,7 @@ def reason():
 
 
 def build():
-    """(the function `involution2d` of the library, a sentence on where it lies)"""
+    """(the function `involution2d` of the library, a sentence on where it lies)."""
     source = SOURCE.read_text(encoding="utf-8")
     for machine in MACHINES:
         command = [*find_compiler(), *FLAGS, *machine]

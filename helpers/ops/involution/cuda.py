@@ -1,5 +1,4 @@
-"""Involution on a CUDA device: `kernels.cu` and `fast_kernels.cu`, compiled and
-launched by CuPy.
+"""Involution on CUDA: `kernels.cu` and `fast_kernels.cu`, through CuPy.
 
 torch owns the tensors and the stream, CuPy compiles and launches. Nothing waits for the
 device, and what is copied says `involution2d`.
@@ -42,8 +41,7 @@ def find_cupy():
 
 @cache
 def _functions(names, device, source):
-    """{name: function}, on the current device, which is `device`: on another they
-    cannot run.
+    """{name: function} for `device`, which must be the current one.
 
     All are asked for at once: a kernel is loaded onto the device when it is, not with
     its module.

@@ -84,8 +84,7 @@ def _on_parts(kernel, cls, op, types, args, kwargs=None):
 
 
 def _way(cut, groups, parts):
-    """(how all three arrays lie along one dimension of the mesh, into how many parts
-    the groups are cut there)
+    """(placement of all three arrays, number of parts) for a mesh dimension.
 
     cut: how the two that are read lie so far.
     """

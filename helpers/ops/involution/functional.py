@@ -12,8 +12,7 @@ INTS = (int, torch.SymInt)
 
 
 def involution2d(input, weight, stride=1, padding=0, dilation=1):
-    """Filter each pixel of `input` with a kernel of its own, shared by the channels of
-    a group.
+    """Filter each pixel with a kernel of its own, which a group shares.
 
     input: (N, C, H, W). N may be 0.
     weight: (N, G, Kh, Kw, Ho, Wo); G divides C. One Kh x Kw kernel for each sample,

@@ -1,5 +1,4 @@
-"""What fits together: sizes, shapes, dtypes, and which two of three arrays make the
-third.
+"""What fits together: sizes, shapes and dtypes of the three arrays.
 
 An involution joins three arrays: input, weight and output. Each kernel makes one of
 them of the other two. The gradient of an array has its shape, and takes its part.
@@ -76,9 +75,7 @@ class Geometry(NamedTuple):
 
 
 def check_tensors(**tensors):
-    """Raise TypeError or ValueError unless each is a tensor as DIMS says, all on one
-    device.
-    """
+    """Raise TypeError or ValueError unless all are as DIMS says, on one device."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(
@@ -114,9 +111,7 @@ def check_one_dtype(**tensors):
 
 
 def find_geometry(input_size, weight_size, stride, padding, dilation):
-    """The Geometry for an input and a weight of these sizes, or a ValueError if they do
-    not fit.
-    """
+    """The Geometry for these sizes, or a ValueError if they do not fit."""
     for name, pair, at_least in (
         ("stride", stride, 1),
         ("padding", padding, 0),
@@ -169,9 +164,7 @@ def find_geometry(input_size, weight_size, stride, padding, dilation):
 
 
 def sizes_to_tell(kernel, result_size):
-    """What the operator of `kernel` must know of its result, in the order of its
-    parameters.
-    """
+    """What the operator of `kernel` must know of its result, in order."""
     if kernel == "forward":
         return ()
     return (

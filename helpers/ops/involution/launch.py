@@ -1,5 +1,4 @@
-"""How the kernels of `kernels.cu` and `fast_kernels.cu` are launched, on whatever `run`
-runs them.
+"""How the kernels are launched, on whatever `run` runs them.
 
 The first are for every case, and read contiguous arrays: with strides they would be
 twice as long, and they are there to be read. So where the second are not for it (rows
@@ -69,13 +68,12 @@ class Strides(NamedTuple):
 
 
 def kernel_name(kernel, dtype, index):
-    """A template with its arguments, as in C++: involution2d_forward<float, int>"""
+    """A template with its arguments, as in C++: involution2d_forward<float, int>."""
     return f"involution2d_{kernel}<{TYPES[dtype]}, {index}>"
 
 
 def fast_kernel_name(kernel, dtype, geometry, pack=1, pixels=None):
-    """As `fast_kernels.cu` has it: involution2d_forward_fast<float, 16, 2, 1, 1, 7, 7,
-    1, 1, 1, 1>
+    """As in C++: involution2d_forward_fast<float, 16, 2, 1, 1, 7, 7, 1, 1, 1, 1>.
 
     pack: how many channels a load brings; 1 where the pixels of a row are neighbours in
     memory.
@@ -97,9 +95,7 @@ def fast_kernel_name(kernel, dtype, geometry, pack=1, pixels=None):
 
 
 def pixels_per_thread(kernel, geometry, most):
-    """How many neighbours in a row: up to `most`, if that saves loads and leaves
-    ENOUGH_THREADS.
-    """
+    """Neighbours in a row: up to `most`, if that saves loads and keeps ENOUGH_THREADS."""
     s = geometry
     pixels = math.gcd(most, s.width, s.out_width)
     if kernel == "grad_input" and s.stride_width > 1:
@@ -114,9 +110,7 @@ def pixels_per_thread(kernel, geometry, most):
 
 
 def channels_per_thread(kernel, geometry, itemsize, pack, pixels):
-    """`pack` if it is more than 1, else the most that divides a group and leaves
-    ENOUGH_THREADS.
-    """
+    """`pack` if it is more than 1, else the most that keeps ENOUGH_THREADS."""
     fitting = (
         count
         for count in CHANNELS
@@ -136,9 +130,7 @@ def fast_threads(kernel, geometry, itemsize, pack, pixels):
 
 
 def _threads(kernel, geometry, each):
-    """How many, if each owns so many elements of the result, or rows of taps of
-    grad_weight.
-    """
+    """How many threads, if each owns that many elements or rows of taps."""
     elements = math.prod(geometry.size_of(ARRAYS[kernel][2]))
     return elements // (
         each * (geometry.kernel_width if kernel == "grad_weight" else 1)
@@ -160,9 +152,7 @@ class Plan(NamedTuple):
     structures: dict  # the others, {name: a Geometry or Strides}
 
     def arguments(self, tensors):
-        """{parameter: a tensor of one dimension, a Geometry or Strides}, in the
-        kernel's order.
-        """
+        """{parameter: a 1-d tensor, a Geometry or Strides}, in the kernel's order."""
         return dict(
             zip(self.arrays, map(_line, tensors), strict=True), **self.structures
         )
@@ -267,8 +257,7 @@ def _plan_fast(kernel, first, second, geometry, size):
 
 
 def _choose(kernel, tensors, geometry, addresses):
-    """(whether each is copied, pack, pixels), if they begin at these addresses, in
-    elements.
+    """(whether each is copied, pack, pixels), for these first elements.
 
     Copied is what leads further than an int counts, and a tapped image whose columns
     lie apart, if no load brings two of its channels. (An odd number of them, say: read
@@ -297,9 +286,7 @@ def _choose(kernel, tensors, geometry, addresses):
 
 
 def _neighbours(tensor, dim, most_bytes, address):
-    """How many elements along a dimension one load can bring: 1, unless they are so in
-    memory.
-    """
+    """How many elements along a dimension one load can bring."""
     most = most_bytes // tensor.itemsize if tensor.stride(dim) == 1 else 1
     others = set(range(tensor.dim())) - {dim % tensor.dim()}
     steps = [tensor.stride(other) for other in others if tensor.shape[other] > 1]
@@ -325,9 +312,7 @@ def _line(tensor):
 
 
 def _strides(tensor):
-    """With 0 for a dimension of size 1, whose stride is not used, and may not fit into
-    an int.
-    """
+    """With 0 for the unused stride of a dimension of size 1."""
     steps = zip(tensor.stride(), tensor.shape, strict=True)
     sample, channel, *others = (stride if size > 1 else 0 for stride, size in steps)
     return Strides(sample, channel, *[0] * (4 - len(others)), *others)

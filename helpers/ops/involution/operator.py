@@ -1,5 +1,4 @@
-"""`torch.ops.extending_pytorch.involution2d`, and the two operators that are its
-gradients.
+"""`torch.ops.extending_pytorch.involution2d`, and its gradients' operators.
 
 An operator is a name that PyTorch's dispatcher knows, with a schema. It has a kernel
 for each device; one for fake tensors, which have a shape but no data, so that

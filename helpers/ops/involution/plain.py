@@ -1,5 +1,4 @@
-"""Involution in plain PyTorch: shift, multiply, add. For every device without a kernel
-of its own.
+"""Involution in plain PyTorch: shift, multiply, add.
 
 Each of the Kh * Kw taps of a kernel sees the input shifted by some rows and columns. A
 shifted input is a slice, a view without memory of its own, so nothing is ever unfolded:
@@ -21,7 +20,7 @@ CHUNK = 1 << 20
 
 
 def forward(input, weight, geometry):
-    """(N, C, H, W), (N, G, Kh, Kw, Ho, Wo) -> (N, C, Ho, Wo)"""
+    """(N, C, H, W), (N, G, Kh, Kw, Ho, Wo) -> (N, C, Ho, Wo)."""
     output = input.new_empty(geometry.output_size)
     for x, w, y in _chunks(geometry, input, weight, output):
         total = torch.zeros_like(y, dtype=_sum_dtype(y))
@@ -32,7 +31,7 @@ def forward(input, weight, geometry):
 
 
 def grad_input(grad_output, weight, geometry):
-    """(N, C, Ho, Wo), (N, G, Kh, Kw, Ho, Wo) -> (N, C, H, W)"""
+    """(N, C, Ho, Wo), (N, G, Kh, Kw, Ho, Wo) -> (N, C, H, W)."""
     result = grad_output.new_empty(geometry.input_size)
     for g, w, r in _chunks(geometry, grad_output, weight, result):
         total = torch.zeros_like(r, dtype=_sum_dtype(r))
@@ -43,7 +42,7 @@ def grad_input(grad_output, weight, geometry):
 
 
 def grad_weight(grad_output, input, geometry):
-    """(N, C, Ho, Wo), (N, C, H, W) -> (N, G, Kh, Kw, Ho, Wo)"""
+    """(N, C, Ho, Wo), (N, C, H, W) -> (N, G, Kh, Kw, Ho, Wo)."""
     result = grad_output.new_zeros(geometry.weight_size)
     for g, x, r in _chunks(geometry, grad_output, input, result):
         g, x = g.to(_sum_dtype(g)), x.to(_sum_dtype(x))
@@ -57,8 +56,7 @@ def _sum_dtype(tensor):
 
 
 def _chunks(geometry, *tensors):
-    """Views of the tensors with (N, G) merged to one dimension, some of its elements at
-    a time.
+    """Views with (N, G) merged to one dimension, a piece of it at a time.
 
     (N, C, H, W) becomes (some, C // G, H, W); (N, G, Kh, Kw, Ho, Wo) becomes (some, Kh,
     ...).
@@ -81,9 +79,7 @@ def _chunks(geometry, *tensors):
 
 
 def _taps(geometry):
-    """(kh, kw, the output pixels that this tap reaches, the input pixels that they
-    read).
-    """
+    """(kh, kw, the output pixels that this tap reaches, what they read)."""
     s = geometry
     rows = [
         _overlap(
@@ -109,9 +105,7 @@ def _taps(geometry):
 
 
 def _overlap(size, out_size, shift, stride):
-    """The outputs h with 0 <= h * stride + shift < size, and those inputs, both as
-    slices.
-    """
+    """The outputs h with 0 <= h * stride + shift < size, and their inputs."""
     first = max(0, -(shift // stride))
     last = max(first, min(out_size, (size - 1 - shift) // stride + 1))  # one past
     start = first * stride + shift

@@ -1,6 +1,4 @@
-"""The network `RedNet` of the paper that introduced involution, and its published
-checkpoints.
-"""
+"""The network `RedNet` of involution's paper, and its published checkpoints."""
 
 import math
 import re
@@ -126,7 +124,7 @@ class RedNet(nn.Module):
 
     @classmethod
     def from_checkpoint(cls, checkpoint):
-        """(the network that a published checkpoint holds, a sentence on what it was)
+        """(the network that a published checkpoint holds, a sentence on what it was).
 
         checkpoint: what `torch.load` returned, a dict with the key "state_dict", or
             that state dict: of a classifier of mmcls, of a detector of mmdet, of a
