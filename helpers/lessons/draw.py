@@ -44,8 +44,7 @@ def graph(ax=None, title=None, inputs=None, **outputs):
 
 
 def _walk(outputs, names):
-    """The graph behind `outputs`, as a networkx DiGraph with labels and colours.
-    """
+    """The graph behind `outputs`, as a networkx DiGraph with labels and colours."""
     found, numbers = nx.DiGraph(), {}
 
     def visit(node):
@@ -77,8 +76,7 @@ def _walk(outputs, names):
 
 
 def _layout(nodes):
-    """Places by node, and for every edge the points that it runs through.
-    """
+    """Places by node, and for every edge the points that it runs through."""
     layers = [list(layer) for layer in nx.topological_generations(nodes)]
     row = {node: number for number, layer in enumerate(layers) for node in layer}
     parents = {node: list(nodes.predecessors(node)) for node in nodes}

@@ -87,8 +87,7 @@ class PartlyUsed(torch.nn.Module):
 
 
 def names_by(reached):
-    """(a module's class, x) -> what is wrong with the names of `reached`, or "".
-    """
+    """(a module's class, x) -> what is wrong with the names of `reached`, or ""."""
 
     def wrong(module, x):
         given, right = [*reached(module(), x)], ["used.weight", "used.bias"]

@@ -1,5 +1,4 @@
-"""What `torch.func` does to an operation, for chapter 10 and for the tests.
-"""
+"""What `torch.func` does to an operation, for chapter 10 and for the tests."""
 
 import warnings
 from itertools import product
@@ -36,8 +35,7 @@ def by_all(transform):
 
 
 def everywhere(count):
-    """in_dims for each of `count` tensors alone and for several.
-    """
+    """in_dims for each of `count` tensors alone and for several."""
     return list(product((None, 0, -1), repeat=count))[1:]
 
 

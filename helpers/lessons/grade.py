@@ -124,8 +124,7 @@ def show(found):
 
 
 def say_in_utf_8():
-    """For an output that cannot show the marks, as a file of a Windows shell.
-    """
+    """For an output that cannot show the marks, as a file of a Windows shell."""
     for stream in (sys.stdout, sys.stderr):
         try:
             "○✗✓".encode(stream.encoding or "utf-8")

@@ -135,8 +135,7 @@ def milliseconds(function, threads, seconds):
 
 
 def device_seconds(calls):
-    """Of one call, on the device alone: the best replay of a CUDA graph.
-    """
+    """Of one call, on the device alone: the best replay of a CUDA graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -158,8 +157,7 @@ def device_seconds(calls):
 
 
 def flushed(function, tensors):
-    """Seconds of function(*tensors) on the device, with a cold L2 cache.
-    """
+    """Seconds of function(*tensors) on the device, with a cold L2 cache."""
     in_cache = torch.cuda.get_device_properties(tensors[0].device).L2_cache_size
     count = 1 + -(-4 * in_cache // sum(tensor.nbytes for tensor in tensors))
     copies = [[tensor.detach().clone() for tensor in tensors] for _ in range(count)]

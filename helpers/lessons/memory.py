@@ -94,8 +94,7 @@ def storage_of(tensor):
 
 
 def peak_bytes(function, device):
-    """The most memory that `function` held at once, beyond what was there.
-    """
+    """The most memory that `function` held at once, beyond what was there."""
     if device == "cuda":
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()

@@ -172,8 +172,7 @@ def build_package(program, path):
 
 
 def build_program(source):
-    """The program made of C++ text and PyTorch's libraries, kept as well.
-    """
+    """The program made of C++ text and PyTorch's libraries, kept as well."""
     from torch.utils import cpp_extension  # it takes a while
 
     folders = [f"-I{folder}" for folder in cpp_extension.include_paths()]
@@ -193,8 +192,7 @@ def build_program(source):
 
 
 def python(*arguments, path="", folder=None):
-    """Run another Python, which imports from `path` and what is installed.
-    """
+    """Run another Python, which imports from `path` and what is installed."""
     own = {"PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
     own["PYTHON_COLORS"] = (
         "0"  # Jupyter asks for colours, in which 3.13 prints a traceback

@@ -9,8 +9,7 @@ from helpers.lessons.language import N_, _
 
 
 def draw(events):
-    """Draw and print `events`, a list of ("2017-08-05", version, what came).
-    """
+    """Draw and print `events`, a list of ("2017-08-05", version, what came)."""
     days = [date.fromisoformat(day) for day, *others in events]
     ax = plt.figure(figsize=(9, 0.42 * len(events) + 0.8)).subplots()
     ax.scatter(days, range(len(events)), color="#0072B2", zorder=2)

@@ -56,8 +56,7 @@ DIFFERENCES = {
 
 
 def essence(error):
-    """The innermost cause of `error`, or its first line and the explanation.
-    """
+    """The innermost cause of `error`, or its first line and the explanation."""
     beside = r" \(with implementation in .*?>\)| \(scroll up.*?\)| at 0x\w+"
     text = re.sub(beside, "", str(error).strip())
     text = text or type(error).__name__
@@ -82,8 +81,7 @@ def in_one_sentence(error):
 
 
 def _difference(line):
-    """What PyTorch's test says, and what differs, if a promise was broken.
-    """
+    """What PyTorch's test says, and what differs, if a promise was broken."""
     for pattern, said in DIFFERENCES.items():
         if match := re.fullmatch(f"(.*?){pattern}", line):
             before, kernel, promise = match.groups()
@@ -111,8 +109,7 @@ def say(text, indent=""):
 
 
 def complaint(call, sentences=3):
-    """Print what `call()` raises, in at most so many sentences, or nothing.
-    """
+    """Print what `call()` raises, in at most so many sentences, or nothing."""
     torch.compiler.reset()
     try:
         print("no complaint:", call())

@@ -1,5 +1,4 @@
-"""What chapters say in place of a result where something is missing here.
-"""
+"""What chapters say in place of a result where something is missing here."""
 
 import contextlib
 import re

@@ -1,5 +1,4 @@
-"""Your exercise's reference, stub and wrong attempts, put to the test.
-"""
+"""Your exercise's reference, stub and wrong attempts, put to the test."""
 
 import importlib.util
 import sys

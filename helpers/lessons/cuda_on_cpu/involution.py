@@ -19,8 +19,7 @@ from . import emulator
 
 
 def all_names(index=INDEXES, types=tuple(TYPES)):
-    """The names of the kernels of `kernels.cu`, for these index and tensor types.
-    """
+    """The names of the kernels of `kernels.cu`, for these index and tensor types."""
     return [
         kernel_name(kernel, t, i) for kernel in KERNELS for t in types for i in index
     ]

@@ -59,8 +59,7 @@ def _instances_like(like, *feeds):
 
 
 def _wrong_instance(attempt, arguments, like, x):
-    """`explain_difference` for legacy classes, after what it has no words for.
-    """
+    """`explain_difference` for legacy classes, after what it has no words for."""
     try:
         attempt(*arguments)
     except Exception as error:
@@ -97,8 +96,7 @@ REMEDIES = {  # with `self` where today it is ctx
 
 
 def _of_2017(found):
-    """A finding in the words of the old style.
-    """
+    """A finding in the words of the old style."""
     if found.code == "transposed":  # it has the right shape, so it was no transpose
         return replace(found, message=_(RENAMED), remedy="")
     ours = found.file == legacy.__file__  # whose lines nobody needs to read

@@ -193,8 +193,7 @@ def _loads_old_and_new(attempt):
 
 
 def _loads(dense, size, bias, wrap):
-    """What is wrong where it loads the checkpoint of such a Linear.
-    """
+    """What is wrong where it loads the checkpoint of such a Linear."""
     linear = nn.Linear(*size, bias=bias)
     nn.init.ones_(dense.offset)  # loading has to overwrite it
     module, parameters = wrap(dense), list(dense.parameters())

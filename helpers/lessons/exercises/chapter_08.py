@@ -49,8 +49,7 @@ def _wrong(name, given, right):
 
 
 def _tried(where, right, library, name, arguments, result, says=""):
-    """What is wrong with a native call's result, called `where`, or None.
-    """
+    """What is wrong with a native call's result, called `where`, or None."""
     try:
         c_and_cpp.call(library, name, arguments, result, says)
     except c_and_cpp.NativeError as error:

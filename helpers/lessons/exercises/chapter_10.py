@@ -155,8 +155,7 @@ def _goes_forward(attempt):
 
 
 def _saves_in_one_order(attempt):
-    """vmap takes the batch of a saved tensor from the last call that saves.
-    """
+    """vmap takes the batch of a saved tensor from the last call that saves."""
     for in_dims, batches in (
         ((0, None), (SQUARE, SQUARE[0])),
         ((None, 0), (SQUARE[0], SQUARE)),

@@ -388,8 +388,7 @@ CASES = (
 
 
 def _asked(answer, where, how):
-    """What this process says of three collectives, wrong on rank `where`.
-    """
+    """What this process says of three collectives, wrong on rank `where`."""
     torch.manual_seed(0)  # the same on each, as in fresh processes
     x = random(2, 2, seed=dist.get_rank()) * (how is not _other_way)
     found = []

@@ -162,8 +162,7 @@ ONCE = N_(
 
 
 def _compiles_for_cuda(source):
-    """C++ takes more than CUDA, such as an array whose size is a variable.
-    """
+    """C++ takes more than CUDA, such as an array whose size is a variable."""
     try:
         every_architecture.machine_code(90, source, ["taps"])
     except every_architecture.NvrtcError as error:

@@ -255,8 +255,7 @@ def _scan(x, decay, reverse, scale):
 
 @contextlib.contextmanager
 def _released(schema):
-    """The operator of that release, its kernel by the schema's names.
-    """
+    """The operator of that release, its kernel by the schema's names."""
     arguments = torch._C.parse_schema(f"{NAMESPACE}::{schema}").arguments
 
     def kernel(*args, **kwargs):

@@ -118,8 +118,7 @@ def update(scale, streak, finite, interval):
 
 
 def as_gradscaler(history, interval, scale=2.0**10):
-    """The scales of `torch.amp.GradScaler` after steps with finite gradients or not.
-    """
+    """The scales of `torch.amp.GradScaler` after steps with finite gradients or not."""
     weight = torch.ones(1, requires_grad=True)
     optimiser = torch.optim.SGD([weight], lr=0.0)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=interval)

@@ -116,8 +116,7 @@ class AroundWithJvp(Around):
 
 
 def both(x):
-    """Compilers see the operator with its own rule, others the Function around it.
-    """
+    """Compilers see the operator with its own rule, others the Function around it."""
     if not torch.compiler.is_compiling():
         return AroundWithJvp.apply(x)
     if unpack_dual(x).tangent is not None:

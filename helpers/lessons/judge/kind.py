@@ -77,8 +77,7 @@ def _misfit_of_function_class(attempt, reference):
 
 
 def _is_static(method, cls, name):
-    """Is it a method where it was written, not a function put there?
-    """
+    """Is it a method where it was written, not a function put there?"""
     if inspect.isfunction(method):
         (owner, *_) = (base for base in cls.__mro__ if name in vars(base))
         return not method.__qualname__.startswith(f"{owner.__qualname__}.")

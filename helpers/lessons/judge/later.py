@@ -21,8 +21,7 @@ from helpers.lessons.language import N_, _, followed
 
 
 def calls_apart(attempt, like, inputs, others):
-    """What is wrong with a gradient if another call comes before backward.
-    """
+    """What is wrong with a gradient if another call comes before backward."""
 
     def gradients(function):
         leaves, between = copies(inputs), copies(others)
@@ -59,8 +58,7 @@ def calls_apart(attempt, like, inputs, others):
 
 
 def overlooks_changes(attempt, like, inputs):
-    """What is wrong with a gradient if an input changes before backward.
-    """
+    """What is wrong with a gradient if an input changes before backward."""
 
     def gradients(function, changes):
         leaves = copies(inputs)
@@ -117,8 +115,7 @@ def silently_wrong(attempt, like, inputs, order=1):
 
 
 def _differentiable_gradients(function, inputs, generator):
-    """Leaves, grad_output, and the gradients of both with graphs of their own.
-    """
+    """Leaves, grad_output, and the gradients of both with graphs of their own."""
     leaves = copies(inputs)
     outputs = [y for y in as_tuple(function(*leaves)) if y.requires_grad]
     weights = [w.requires_grad_() for w in weights_for(outputs, generator)]

@@ -43,8 +43,7 @@ def each(cases, check):
 
 
 def instances_apart(first, second, x, says):
-    """An instance of `first` stays as it is when `second` makes another.
-    """
+    """An instance of `first` stays as it is when `second` makes another."""
 
     def results(one, *others):
         (leaf,) = copies([x])

@@ -11,8 +11,7 @@ from functools import cache
 
 @cache  # inspect parses the whole file each time
 def source_of(value):
-    """The source of a class or a function, from a notebook's cell, too.
-    """
+    """The source of a class or a function, from a notebook's cell, too."""
     try:
         return inspect.getsource(value)
     except (OSError, TypeError):  # a class of a cell has no file

@@ -232,8 +232,7 @@ def caught(compared, function, like, given, explained=None):
 
 
 def disturbed(function, like, given):
-    """What other calls and changes in place do before backward, in sentences.
-    """
+    """What other calls and changes in place do before backward, in sentences."""
     (where, first), *others = given.plain()
     others += [
         (where, inputs) for kind, where, inputs in given.varied() if kind == "other"

@@ -167,8 +167,7 @@ def _names(attempt):
 
 
 def _read_from_the_notebook(attempt):
-    """The global that backward reads by the name of an argument, or None.
-    """
+    """The global that backward reads by the name of an argument, or None."""
     backward = inspect.unwrap(
         getattr(getattr(attempt, "__self__", None), "backward", None)
     )
@@ -186,8 +185,7 @@ def _saves_nothing(attempt, inputs):
 
 
 def _not_unpacked(attempt, inputs):
-    """How a failing backward calls the tuple of one saved tensor, or None.
-    """
+    """How a failing backward calls the tuple of one saved tensor, or None."""
     try:
         sum(output.sum() for output in as_tuple(attempt(*copies(inputs)))).backward()
     except Exception as error:

@@ -1,2 +1,1 @@
-"""C, C++ and Triton by learners, built and run where a crash does no harm.
-"""
+"""C, C++ and Triton by learners, built and run where a crash does no harm."""

@@ -210,8 +210,7 @@ def _tried():
 
 
 def crash_of(function):
-    """None if `function()` leaves a copy of this process alive, else a sentence.
-    """
+    """None if `function()` leaves a copy of this process alive, else a sentence."""
     if not hasattr(os, "fork"):  # Windows
         return None
     _note()

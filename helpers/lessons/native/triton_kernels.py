@@ -124,8 +124,7 @@ def _with_what_it_uses(function):
 
 
 def compiles_for_a_gpu(attempt):
-    """In a process of its own, because the interpreter takes more.
-    """
+    """In a process of its own, because the interpreter takes more."""
     name = getattr(attempt, "fn", attempt).__name__
     program = FOR_A_GPU.format(source=_with_what_it_uses(attempt), name=name)
     with tempfile.TemporaryDirectory() as folder:
