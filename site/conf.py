@@ -148,7 +148,8 @@ html_sourcelink_suffix = (
 )
 templates_path = ["templates"]
 html_additional_pages = dict.fromkeys(front.FRONT.values(), "front.html") | {
-    "404": "404.html"
+    "404": "elsewhere.html",
+    "search": "elsewhere.html",
 }
 html_sidebars = {"**": ["search-button-field.html", "chapters.html"]}
 
@@ -156,6 +157,8 @@ DEEPER = re.compile(
     r'<section id="[^"]*">\s*(?:<span id="[^"]*"></span>\s*)?<h2>(?:Deeper:|选读：)'
 )
 LOG = logging.getLogger(__name__)
+EMPTY_HEAD = re.compile(r"<th([^>]*)>(?:<p></p>)?</th>")
+TABLE_OF_19 = re.compile(r'(<table class=")(.*?)(</table>)', re.DOTALL)
 PLAIN = re.compile(r'<span class="(?:[npw]|std std-ref)">([^<]*)</span>')
 PART = re.compile(r"(?<=[^\W_][_/.=])(?=\w{3})")
 TO_A_CELL = re.compile(r"\]\((\d\d_\w+\.ipynb)#cell-id=([^)\s]+)\)")
@@ -321,6 +324,7 @@ def on_doctree(app, doctree, document):
             let_break(cell)
 
 
+STEP = {"notebooks": ("Previous", "Next"), "zh": ("上一章", "下一章")}
 NEIGHBOUR = '<a href="{}.html" aria-label="{}">{}</a>'
 
 
@@ -329,17 +333,24 @@ def neighbours(document):
     names = dict(chapters(edition(document)))
     pages = list(names)
     place = pages.index(document)
+    previous, following = STEP[edition(document)]  # on a phone, instead of the name
     links = []
     if place:
         before = pages[place - 1]
         name = names[before]
         links.append(
-            NEIGHBOUR.format(Path(before).name, name, f"← <span>{name}</span>")
+            NEIGHBOUR.format(
+                Path(before).name, name, f"← <span>{name}</span><b>{previous}</b>"
+            )
         )
     if place + 1 < len(pages):
         after = pages[place + 1]
         name = names[after]
-        links.append(NEIGHBOUR.format(Path(after).name, name, f"<span>{name}</span> →"))
+        links.append(
+            NEIGHBOUR.format(
+                Path(after).name, name, f"<span>{name}</span><b>{following}</b> →"
+            )
+        )
     return " ".join(links)
 
 
@@ -359,8 +370,8 @@ def on_page(app, document, template, context, doctree):
         "nothing_found": NOTHING[folder],
         "docstitle": course if "/" in document else "",
     }
-    if template == "404.html":
-        context |= {"base": html_baseurl or "/"}
+    if template == "elsewhere.html":
+        context |= {"base": html_baseurl}
         return
     other = app.builder.get_relative_uri(document, twin(document))
     if template == "front.html":
@@ -393,9 +404,12 @@ def on_page(app, document, template, context, doctree):
                 "Colab": COLAB.format(file=f"{document}.ipynb"),
             }
         others = [
-            f'<a class="tool" href="{to}">{name}</a>' for name, to in tools.items()
+            f'<a class="tool {name.lower()}" href="{to}">{name}</a>'
+            for name, to in tools.items()
         ]
         others.append(f'<a class="switch" href="{other}">{SWITCH[folder]}</a>')
+        if document.endswith("19_which_way"):
+            context["body"] = TABLE_OF_19.sub(fold_on_a_phone, context["body"])
         body = context["body"].replace(
             "</h1>", f'</h1>\n<p class="how-to-run">{line}</p>', 1
         )
@@ -413,6 +427,7 @@ def on_page(app, document, template, context, doctree):
         context["metatags"] = context.get("metatags", "") + style
         context["has_maths_elements"] = False  # or Sphinx brings MathJax
     context["body"] = SET_UP.sub(rf"\1{IMPORTS[folder]}\2", context["body"])
+    context["body"] = EMPTY_HEAD.sub(r"<td\1></td>", context["body"])
     context["body"] = PLAIN.sub(r"\1", context["body"])  # in the colour of the text
     unhelpful = ' aria-label="Toggle hidden content"'  # is read out instead of "Show the output"
     context["body"] = context["body"].replace(unhelpful, "")
@@ -422,6 +437,19 @@ def on_page(app, document, template, context, doctree):
         if not all(isinstance(part, nodes.reference | nodes.image) for part in text)
     )
     describe(context, document, next(paragraphs), other)
+
+
+def fold_on_a_phone(found):
+    """A table of 19, whose cells are told the heads of their columns."""
+    head, _, body = found[2].partition("</thead>")
+    names = [re.sub("<.+?>", "", name) for name in re.findall("<th.+?</th>", head)]
+
+    def with_heads(row):
+        left = iter(names)
+        return re.sub("<td", lambda _: f'<td data-head="{next(left)}"', row[0])
+
+    body = re.sub("(?s)<tr.*?</tr>", with_heads, body)
+    return f"{found[1]}folds {head}</thead>{body}{found[3]}"
 
 
 def describe(context, document, description, other):
@@ -451,6 +479,20 @@ def without_unused_rules(out):
         subprocess.run(command, check=True)
 
 
+DARK = re.compile(r"""([^{}]*html\[data-theme="?)dark("?\][^{}]*\{[^{}]*\})""")
+WITHOUT_SCRIPTS = """<noscript><link rel="stylesheet" media="(prefers-color-scheme: dark)"
+ href="{}_static/dark.css"></noscript></head>"""
+
+
+def write_dark_sheet(out):
+    """The rules of a dark page again, for a page that no script has made dark."""
+    rules = []
+    for sheet in sorted((out / "_static").rglob("*.css")):
+        text = re.sub(r"(?s)/\*.*?\*/", "", sheet.read_text(encoding="utf-8"))
+        rules += [before + "light" + after for before, after in DARK.findall(text)]
+    (out / "_static" / "dark.css").write_text("\n".join(rules), encoding="utf-8")
+
+
 def on_finished(app, exception):
     """The index of the search; `zh/` leads to the Chinese edition; colours without
     scripts; a lighter style sheet."""
@@ -459,10 +501,13 @@ def on_finished(app, exception):
     out = Path(app.outdir)
     for page in out.rglob("*.html"):  # a script of the theme chooses, where one runs
         text = page.read_text(encoding="utf-8")
-        page.write_text(
-            text.replace('data-theme="auto"', 'data-theme="light"', 1), "utf-8"
-        )
+        root = "../" * (len(page.relative_to(out).parts) - 1)
+        text = text.replace('data-theme="auto"', 'data-theme="light"', 1)
+        if "dark.css" not in text:  # a page that was written by an earlier build
+            text = text.replace("</head>", WITHOUT_SCRIPTS.format(root), 1)
+        page.write_text(text, "utf-8")
     without_unused_rules(out)
+    write_dark_sheet(out)
     write_index(app, lambda document: LANGUAGE[edition(document)])
     (out / "zh" / "index.html").write_text(
         '<!doctype html><meta http-equiv="refresh" content="0; url=../index.zh.html">'
