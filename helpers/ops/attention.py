@@ -304,11 +304,15 @@ def widened(tensor, dtype):
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-def without_autocast(device):
+def has_autocast(device):
     # torch 2.10 cannot trace whether there is an autocast on meta
-    if device.type == "meta" or not torch.is_autocast_enabled(device.type):
-        return nullcontext()
-    return torch.autocast(device.type, enabled=False)
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+
+
+def without_autocast(device):
+    if has_autocast(device):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def attention(
@@ -328,8 +332,8 @@ def attention(
     query: (..., L, E); key: (..., S, E); value: (..., S, Ev); of one floating-point
     dtype, on one device. The dimensions before broadcast. Returns (..., L, Ev).
     attn_mask:  None, or what broadcasts to (..., L, S): bool, True where a query sees a
-                key; or numbers, which are added to the scores, of
-                the dtype of query, or float32 if that has 16 bits
+                key; or numbers, which are added to the scores, of the dtype of query,
+                or float32 if that has 16 bits
     is_causal:  each query sees the keys up to its own place; attn_mask must be None
     scale:      a finite number without a gradient; None stands for 1 / sqrt(E)
     enable_gqa: key and value may have fewer heads, in dimension -3, than query
@@ -364,17 +368,14 @@ def attention(
             raise TypeError(
                 f"{name} must be dense (torch.strided), got {tensor.layout}"
             )
-        if tensor.device != query.device:
-            raise ValueError(
-                f"{name} is on {tensor.device}, but query is on {query.device}"
-            )
         if not is_mask and tensor.dim() < 2:
             raise ValueError(
                 f"{name} must have two dimensions or more, got {tuple(tensor.shape)}"
             )
-    if {type(is_causal), type(enable_gqa)} != {bool}:
-        got = f"{is_causal!r} and {enable_gqa!r}"
-        raise TypeError(f"is_causal and enable_gqa must be bools, got {got}")
+        if tensor.device != query.device:
+            raise ValueError(
+                f"{name} is on {tensor.device}, but query is on {query.device}"
+            )
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask must be None if is_causal is True")
     if dropout_p != 0:
@@ -395,12 +396,12 @@ def attention(
         scale = scale.item()
     if scale is None:
         scale = E**-0.5
-    elif not isinstance(scale, (int, float, Real)) or not math.isfinite(scale):
+    elif not isinstance(scale, Real) or not math.isfinite(scale):
         raise ValueError(f"scale must be a finite number, got {scale!r}")
     groups = 1
     if enable_gqa:
-        heads, *fewer = (t.shape[-3] if t.dim() > 2 else 0 for t in (query, key, value))
-        if not all(fewer) or any(heads % few for few in fewer):
+        heads, *fewer = (t.shape[-3] if t.dim() > 2 else 0 for t in tensors[:3])
+        if 0 in fewer or any(heads % few for few in fewer):
             raise ValueError(
                 "with enable_gqa, key and value must have numbers of heads, at -3, "
                 f"that divide that of query: {shapes()}"
@@ -424,7 +425,7 @@ def attention(
         raise ValueError(
             f"query, key, value and attn_mask must broadcast to {shapes()}"
         )
-    if not query.is_meta and torch.is_autocast_enabled(query.device.type):
+    if has_autocast(query.device):
         # Out here autograd records the cast, so each gradient returns in its own dtype.
         dtype = torch.get_autocast_dtype(query.device.type)
         tensors = [

@@ -154,7 +154,6 @@ OPS = {
                 "attn_mask must be None if is_causal is True",
             ),
             ({"dropout_p": 0.1}, "dropout_p must be 0, got 0.1: put a dropout behind"),
-            ({"is_causal": 1}, "must be bools, got 1 and False"),
             ({"scale": "1"}, "scale must be a finite number, got '1'"),
             ({"scale": random()}, "scale must be a finite number, got tensor"),
             ({"scale": float("inf")}, "scale must be a finite number, got inf"),
