@@ -432,9 +432,10 @@ TEMPTING = {
     },
     "13 export": {
         (1, 1): N_(
-            "Both have the slope 1 in eager mode. An exported program holds operations, "
-            "and a `backward` of your own is none."
+            "The values are the same. But `detach` is an instruction to autograd, and "
+            "lowering preserves only values."
         ),
+        (0, 0): N_("Plain operations have no `backward` to lose when exported."),
     },
     "13 start": {
         "0": N_(
@@ -576,9 +577,10 @@ TEMPTING = {
         "only gradgradcheck": N_("At 0.5, 1 and 2 the copy in 16 bits is exact."),
     },
     "17 training": {
-        "8 bits, nearest": N_("It loses many steps, and ends below 1 all the same."),
-        "bfloat16": N_("Its range is that of float32, so no gradient is lost."),
-        "8 bits, stochastic": N_("It is right on average, step by step."),
+        "AC": N_(
+            "bfloat16 loses no gradient. But small steps get lost in its weights."
+        ),
+        "BC": N_("Without a loss scale, every gradient underflows in float16."),
     },
     "18 unit": {
         "metres": N_("That is what it should be. Who would have told the class?"),

@@ -118,6 +118,32 @@ def test_other_right_answers_are_accepted():
         ),
         ("4.1", {"* result * (1 - result)": "* (result - result * result)"}),
         (
+            "2.4",
+            {
+                "g * (b @ W.T), (g * a).T @ b, g * (a @ W)": "torch.einsum('n,nq,pq->np', grad_output, b, W), torch.einsum('n,np,nq->pq', grad_output, a, b), torch.einsum('n,np,pq->nq', grad_output, a, W)"
+            },
+        ),
+        (
+            "10.4",  # a loop over the samples
+            {
+                "t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)": "[t] * info.batch_size if dim is None else t.unbind(dim)",
+                "        first =": "        slices = map(Take.apply, x, index)\n        return torch.stack([*slices]), 0\n        first =",
+            },
+        ),
+        (
+            "10.4",  # only what has a batch is moved
+            {
+                "        x, index = (\n": "        if in_dims[0] is None:\n            return Take.apply(x, index), in_dims[1]\n        x, index = (\n"
+            },
+        ),
+        ("17.4", {").half()": ")"}),  # the engine rounds to the dtype of x
+        (
+            "17.4",
+            {
+                "(grad_output * x.float() * (2 / x.numel())).half()": "(2 * grad_output.double() * x.double() / x.numel()).half()"
+            },
+        ),
+        (
             "6.2",
             {
                 "self.mean += 0.1 * (x.detach().mean(0) - self.mean)": "self.mean.lerp_(x.detach().mean(0), 0.1)"

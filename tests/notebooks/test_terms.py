@@ -28,7 +28,7 @@ INTRODUCED = {  # the chapter and the cell that say what it is
     "ticket": "12 c018",
     "straight-through": "13 c13-004",
     "surrogate": "13 c13-006",
-    "lowered": "13 lowered-next",
+    "lowered": "13 c13-m02",
     "fixed point": "13 c13-034",
     "collective": "14 c14-02",
     "all-reduce": "14 c14-04",

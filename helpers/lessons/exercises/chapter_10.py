@@ -1,5 +1,6 @@
 """Exercises of chapter 10: function transforms."""
 
+import numpy as np
 import torch
 from torch.autograd import Function
 from torch.func import grad, jacfwd, jacrev, jvp, vmap
@@ -263,13 +264,14 @@ def _matmul(x, weight):
     return x @ weight.mT
 
 
-def _batches(in_dims):
+MATRICES = random(4, 2), random(3, 2, seed=1)
+
+
+def _batches(tensors, in_dims):
     """What `vmap` with these in_dims is called with."""
     return [
-        tensor if dim is None else torch.stack([tensor, 2 * tensor, -tensor], dim)
-        for tensor, dim in zip(
-            [random(4, 2), random(3, 2, seed=1)], in_dims, strict=True
-        )
+        t if dim is None else torch.stack([t, t.flip(0), t.roll(1, 0)], dim)
+        for t, dim in zip(tensors, in_dims, strict=True)
     ]
 
 
@@ -281,7 +283,7 @@ def _says_where(attempt):
     for in_dims in everywhere(2):
         where, batches = (
             _("with in_dims={in_dims}").format(in_dims=in_dims),
-            _batches(in_dims),
+            _batches(MATRICES, in_dims),
         )
         try:
             given, right = (
@@ -313,30 +315,41 @@ def _says_where(attempt):
                 ).format(place=where, name=name)
 
 
-def _has_a_rule(attempt):
-    """Each argument batched alone, both, and one after the other."""
-    f = attempt.apply
-    for in_dims in everywhere(2):
-        batches = _batches(in_dims)
-        where = _("with in_dims={in_dims}").format(in_dims=in_dims)
-        rule = lambda f, in_dims=in_dims: vmap(f, in_dims)  # noqa: E731
-        yield _unlike(f, rule, batches, where)
-        slopes = [grad(loss(vmap(g, in_dims)), (0, 1))(*batches) for g in (f, _matmul)]
-        if not alike(*slopes):
-            yield _("the values are right, but not grad of vmap, {place}.").format(
-                place=where
-            )
+def _has_a_rule(like, *tensors):
+    """Each argument batched alone, and both."""
+    floats = tuple(i for i, t in enumerate(tensors) if t.is_floating_point())
+
+    def sentences(attempt):
+        for in_dims in everywhere(2):
+            batches = _batches(tensors, in_dims)
+            where = _("with in_dims={in_dims}").format(in_dims=in_dims)
+            rule = lambda f, in_dims=in_dims: vmap(f, in_dims)  # noqa: E731
+            yield _unlike(attempt.apply, like, rule, batches, where)
+            slopes = [
+                grad(loss(rule(f)), floats)(*batches) for f in (attempt.apply, like)
+            ]
+            if not alike(*slopes):
+                yield _("the values are right, but not grad of vmap, {place}.").format(
+                    place=where
+                )
+
+    return sentences
+
+
+def _nests(attempt):
+    """One argument batched after the other."""
     batches = [random(2, 4, 3), random(6, 5, 3, seed=1)]
     where = _(
         "right for matrices under one vmap; under two, `vmap(vmap(f, (None, 0)), (0, "
         "None))`,"
     )
-    wrong = _unlike(f, lambda f: vmap(vmap(f, (None, 0)), (0, None)), batches, where)
+    twice = lambda f: vmap(vmap(f, (None, 0)), (0, None))  # noqa: E731
+    wrong = _unlike(attempt.apply, _matmul, twice, batches, where)
     yield wrong and followed(wrong, _("Look at: the argument that has no batch."))
 
 
-def _unlike(f, rule, batches, where):
-    right = rule(_matmul)(*batches)
+def _unlike(f, like, rule, batches, where):
+    right = rule(like)(*batches)
     try:
         given = rule(lambda x, w: f(x, w))(*batches)
     except Exception as error:
@@ -393,7 +406,7 @@ EXERCISE_3 = Exercise(
     like=_matmul,
     inputs=(Inputs(shapes="N D, V D"),),
     kind=[_says_where],
-    properties=[_has_a_rule],
+    properties=[_has_a_rule(_matmul, *MATRICES), _nests],
     success="wherever the batch comes in, it is in the result where your rule says.",
     hints=(
         "Bring both arguments into one form first. Which form does forward take?",
@@ -404,4 +417,71 @@ EXERCISE_3 = Exercise(
     explanation="Both arguments get the batch as dimension 0, so the result has it "
     "there, too. The rule calls apply, not forward, because there may be a "
     "grad around the vmap.",
+)
+
+
+class Take(Function):
+    @staticmethod
+    def forward(x, index):
+        return torch.from_numpy(np.asarray(x.numpy()[index.numpy()]))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, index = inputs
+        ctx.save_for_backward(index)
+        ctx.shape = x.shape
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (index,) = ctx.saved_tensors
+        zeros = grad_output.new_zeros(ctx.shape)
+        return zeros.index_put((index,), grad_output, accumulate=True), None
+
+    @staticmethod
+    def vmap(info, in_dims, x, index):
+        x, index = (
+            t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in zip((x, index), in_dims, strict=True)
+        )
+        first = torch.arange(len(x)).view(-1, *[1] * (index.dim() - 1)) * x.shape[1]
+        return Take.apply(x.flatten(0, 1), index + first), 0
+
+
+def _take(x, index):
+    return x[index]
+
+
+EXERCISE_4 = Exercise(
+    number="10.4",
+    name="Take",
+    reference=Take,
+    stub={
+        """
+
+    @staticmethod
+    def vmap(info, in_dims, x, index):
+        x, index = (
+            t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in zip((x, index), in_dims, strict=True)
+        )
+        first = torch.arange(len(x)).view(-1, *[1] * (index.dim() - 1)) * x.shape[1]
+        return Take.apply(x.flatten(0, 1), index + first), 0""": ""
+    },
+    wrong=[
+        ({"index + first": "index"}, "the output is"),
+        ({"index + first), 0": "index + first), in_dims[0]"}, "the output has shape"),
+        (
+            {"dim is None else t.movedim(dim, 0)": "dim is None else t"},
+            "with in_dims=(None, -1) it raises",
+        ),
+        ({"apply(x.flatten": "apply(x.detach().flatten"}, "not grad of vmap"),
+    ],
+    properties=[_has_a_rule(_take, random(5, 2), torch.tensor([3, 0, 3, 1]))],
+    success="each sample takes its own elements, wherever its batch stands.",
+    hints=(
+        "Bring both arguments into one form first, with the batch in front.",
+        "Lay the samples end to end: sample b begins at b times the length of x.",
+    ),
+    explanation="One call for the whole batch, on the samples laid end to end. A loop "
+    "over the samples with torch.stack is right, too.",
 )

@@ -275,3 +275,77 @@ EXERCISE_3 = Exercise(
     "fraction and u together reach 1, which has the probability of the "
     "fraction.",
 )
+
+
+class MeanSquare(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.float().square().mean()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return (grad_output * x.float() * (2 / x.numel())).half()
+
+
+def _survives(attempt):
+    """Numbers and loss scales at both ends of the range."""
+    for size, largest in ((4096, 6e4), (64, 1e-3)):
+        wide = largest * random(size).float().clamp(-1, 1)
+        x = wide.half().requires_grad_()
+        right = x.detach().float()
+        where = _("at numbers up to {far:g}").format(far=largest)
+        y = attempt.apply(x)
+        what = _("the result")
+        yield at(where, wrong_outputs(y, right.square().mean(), False, what))
+        given = None
+        for scale in (1.0, 2.0**16, 2.0**24):
+            before = given
+            (given,) = grad(attempt.apply(x), x, torch.tensor(scale))
+            if before is not None and alike(before, given):
+                yield _(
+                    "the gradient is the same with any loss scale: multiply by "
+                    "`grad_output`."
+                )
+            due = (scale * (right * (2 / size))).half()
+            if due.isinf().any() and given.isfinite().all():
+                yield _(
+                    "with a loss scale of {scale:g} the gradient overflows float16. "
+                    "Yours is finite, so GradScaler takes a wrong step."
+                ).format(scale=scale)
+            where = _("with a loss scale of {scale:g}").format(scale=scale)
+            yield at(where, wrong_outputs(given, due, False, _("the gradient")))
+
+
+EXERCISE_4 = Exercise(
+    number="17.4",
+    name="MeanSquare",
+    reference=MeanSquare,
+    stub="class MeanSquare(Function): ...",
+    wrong=[
+        (
+            {"x.float().square().mean()": "x.square().mean().float()"},
+            "at numbers up to 60000: the result is inf",
+        ),
+        (
+            {"grad_output * x.float()": "grad_output.half() * x"},
+            "with a loss scale of 65536: the gradient is",
+        ),
+        (
+            {").half()": ").clamp(-65504, 65504).half()"},
+            "GradScaler takes a wrong step",
+        ),
+        ({"grad_output * ": ""}, "the same with any loss scale"),
+    ],
+    properties=[_survives],
+    success="computed in float32, rounded once, linear in grad_output, and infinite "
+    "where it must be.",
+    hints=(
+        "Which product on the way leaves the range of float16?",
+        "Compute in float32, in both passes, and round once at the end.",
+    ),
+    explanation="grad_output arrives in float32, because the result is float32. So the "
+    "only rounding is the last one, and an overflow there is an inf that GradScaler "
+    "finds.",
+)
