@@ -4,6 +4,7 @@ The code of a chapter is the same in every edition. What a figure says is looked
 the figure is drawn.
 """
 
+import os
 import re
 
 import matplotlib
@@ -18,6 +19,8 @@ FONTS = (
     "WenQuanYi Zen Hei",
     "SimHei",
 )
+# A file to which labels go that have no translation, for `tools.execute`.
+MISSING = "EXTENDING_PYTORCH_LABELS_MISSING"
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -51,4 +54,8 @@ def translated(words, translate):
     template = NUMBER.sub("{}", words)
     if translate(template) != template:
         return translate(template).format(*NUMBER.findall(words))
-    return translate(words)
+    shown = translate(words)
+    if shown == words and os.environ.get(MISSING):
+        with open(os.environ[MISSING], "a", encoding="utf-8") as file:
+            file.write(f"{words!r}\n")
+    return shown

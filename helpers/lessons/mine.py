@@ -11,8 +11,11 @@ after a pull: it says which chapters have changed since they were copied.
 import argparse
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
+
+from helpers.lessons.language import VARIABLE, _
 
 ROOT = Path(__file__).parents[2]
 # In mine/: {edition/chapter: the digest of its cells when it was copied}.
@@ -53,18 +56,19 @@ if __name__ == "__main__":
     parser.add_argument(
         "edition", nargs="?", choices=["notebooks", "zh"], default="notebooks"
     )
-    source = ROOT / parser.parse_args().edition
+    edition = parser.parse_args().edition
+    os.environ.setdefault(VARIABLE, "zh" if edition == "zh" else "en")
+    source = ROOT / edition
     if not source.is_dir():
         parser.error(
             f"there is no folder {source}: run this in a clone of the repository"
         )
     copied, changed = copy(source)
-    print(
-        f"{len(copied)} chapters copied to {ROOT / 'mine'}; "
-        "those that were there are untouched."
-    )
+    done = _("{n} chapters copied to {folder}; those that were there are untouched.")
+    print(done.format(n=len(copied), folder=ROOT / "mine"))
     for name in changed:
-        print(
-            f"{name} has changed since. To get the new one, rename yours, and run this "
+        again = _(
+            "{name} has changed since. To get the new one, rename yours, and run this "
             "again."
         )
+        print(again.format(name=name))
