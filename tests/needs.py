@@ -30,12 +30,10 @@ NO_COMPILER, NO_NVRTC = (
 )
 NO_COUNTS = why_not(bytes_sent)
 NO_NVDISASM = NO_NVRTC or why_not(instructions.find_nvdisasm)
-NO_TRITON = (
-    None if find_spec("triton") else "No module named 'triton'"
-)  # it has Linux alone
-TORCH_BUILDS = shutil.which(
-    os.environ.get("CXX") or "c++"
-)  # it does not look for another name
+# There is a Triton for Linux alone.
+NO_TRITON = None if find_spec("triton") else "No module named 'triton'"
+# PyTorch looks for no other name.
+TORCH_BUILDS = shutil.which(os.environ.get("CXX") or "c++")
 needs_compiler = pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
 needs_builder = pytest.mark.skipif(
     NO_COMPILER is not None or not TORCH_BUILDS,

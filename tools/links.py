@@ -31,9 +31,8 @@ def problem(address):
                 names = re.findall(
                     r"""\b(?:id|name)=["']?(?:user-content-)?([^"'\s>]+)""", text
                 )
-                made_by_a_script = re.fullmatch(
-                    r"L\d+(-L\d+)?", anchor
-                )  # lines, on GitHub
+                # Line numbers, on GitHub.
+                made_by_a_script = re.fullmatch(r"L\d+(-L\d+)?", anchor)
                 if not made_by_a_script and unquote(anchor) not in names:
                     return f"{GONE}: the page has no #{anchor}"
     except HTTPError as error:
@@ -44,9 +43,8 @@ def problem(address):
 
 
 def main():
-    visible = [
-        path for path in ROOT.iterdir() if not path.name.startswith(".")
-    ]  # no .venv
+    # No .venv.
+    visible = [path for path in ROOT.iterdir() if not path.name.startswith(".")]
     places = {}
     for path in (path for top in visible for path in (top, *top.rglob("*"))):
         if path.suffix in KINDS:

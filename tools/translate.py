@@ -265,9 +265,8 @@ def read(path):
         return Catalog(locale="zh_CN", charset="utf-8", **HEADER)
     with open(catalogue(path), "rb") as file:
         known = read_po(file, locale="zh_CN")
-    for (
-        message
-    ) in known:  # Babel wraps the old English, "#| msgid …", and reads it as a comment
+    # Babel wraps the old English, "#| msgid …", and reads it as a comment.
+    for message in known:
         old = [
             line[1:].strip() for line in message.user_comments if line.startswith("|")
         ]

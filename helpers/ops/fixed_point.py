@@ -164,9 +164,8 @@ def _solve(f, z0, inputs, iterate):
             arguments[place] = tensor
         with autocast():
             result = f(z, *arguments)
-            if torch.is_autocast_enabled(
-                z.device.type
-            ):  # of which a Linear's result is
+            # A Linear returns autocast's dtype.
+            if torch.is_autocast_enabled(z.device.type):
                 result = result.to(z.dtype)
         return result
 

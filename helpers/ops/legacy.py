@@ -124,9 +124,8 @@ def _of_shape(grad, shape):
     """A gradient without history, and with the input's dimensions of size 1."""
     if not isinstance(grad, torch.Tensor) or shape is None:
         return grad
-    if (
-        grad.requires_grad
-    ):  # a copy, or x.grad would take over what the instance may keep
+    # A copy, or x.grad would take over what the instance may keep.
+    if grad.requires_grad:
         grad = grad.detach().clone()
     only_ones = [n for n in grad.shape if n != 1] == [n for n in shape if n != 1]
     return grad.reshape(shape) if only_ones and grad.shape != shape else grad

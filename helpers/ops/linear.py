@@ -128,9 +128,8 @@ def linear(input, weight, bias=None):
             f"bias must have shape ({out_features},), got {tuple(bias.shape)}"
         )
     device_type = input.device.type
-    if not input.is_meta and torch.is_autocast_enabled(
-        device_type
-    ):  # "meta" has no autocast
+    # "meta" has no autocast.
+    if not input.is_meta and torch.is_autocast_enabled(device_type):
         # Cast out here, where autograd records it, so that every gradient returns in
         # its own dtype.
         dtype = torch.get_autocast_dtype(device_type)

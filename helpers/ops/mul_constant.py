@@ -34,9 +34,8 @@ class MulConstant(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        if (
-            grad_output is None
-        ):  # no gradient arrived: pass on nothing rather than zeros
+        # No gradient arrived: pass on nothing rather than zeros.
+        if grad_output is None:
             return None, None
         return grad_output * ctx.constant.conjugate(), None
 

@@ -112,9 +112,8 @@ def test_the_cache_knows_the_source_and_the_flags(unbuilt, monkeypatch):
     write_source(unbuilt, monkeypatch, 1)
     names = {path()}
     changed = os.stat(path()).st_mtime_ns
-    assert {path()} == names and os.stat(
-        path()
-    ).st_mtime_ns == changed  # found, not built
+    # Found, not built.
+    assert {path()} == names and os.stat(path()).st_mtime_ns == changed
     monkeypatch.setattr(cpu, "FLAGS", [*cpu.FLAGS, "-O1"])
     names.add(path())
     write_source(unbuilt, monkeypatch, 2)

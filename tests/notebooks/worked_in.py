@@ -23,9 +23,8 @@ def why_left_out(path):
         for output in cell.get("outputs", []):
             if verdict := VERDICT.match(output.get("data", {}).get("text/plain", "")):
                 marks.setdefault(verdict[2], set()).add(verdict[1])
-    answered = [
-        number for number, given in marks.items() if "○" not in given
-    ]  # 00 shows answers
+    # Chapter 00 shows answers.
+    answered = [number for number, given in marks.items() if "○" not in given]
     if not answered and not timed:
         return None
     what = f"answers to {', '.join(answered)}" if answered else "execution timestamps"

@@ -124,9 +124,8 @@ def _knows_what_it_dropped(attempt):
 
 
 def _keeps_a_bit(attempt):
-    x = random(
-        400, 1000
-    ).requires_grad_()  # large beside what Python and a generator take
+    # Large beside what Python and a generator take.
+    x = random(400, 1000).requires_grad_()
     with Kept() as kept:
         attempt.apply(x, 0.25)
     bits = 8 * kept.total / x.numel()

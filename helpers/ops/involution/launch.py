@@ -222,9 +222,8 @@ def _plan_fast(kernel, first, second, geometry, size):
     tensors, itemsize = (first, second), first.itemsize
     addresses = tuple(tensor.data_ptr() // itemsize for tensor in tensors)
     copied, pack, pixels = _choose(kernel, tensors, geometry, addresses)
-    alike = [0] + [
-        2**i for i in range(4) if 2**i * itemsize < PACK_BYTES
-    ]  # all that may differ
+    # Only these can differ.
+    alike = [0] + [2**i for i in range(4) if 2**i * itemsize < PACK_BYTES]
     others = (
         _choose(kernel, tensors, geometry, pair)[1:]
         for pair in product(alike, repeat=2)

@@ -48,9 +48,8 @@ OPERATORS = {  # name: the kernel that it runs, and its schema
 PARTS = {
     name: tuple(map(part, ARRAYS[kernel])) for name, (kernel, _) in OPERATORS.items()
 }
-MAKER = {
-    parts[2]: name for name, parts in PARTS.items()
-}  # the operator that makes an array
+# Of each array, the operator that makes it.
+MAKER = {parts[2]: name for name, parts in PARTS.items()}
 
 
 def _ops():
