@@ -204,6 +204,21 @@ def minus(tree):
     return tree.operand if negative(tree) else ast.UnaryOp(ast.USub(), tree)
 
 
+def times(number, tree):
+    """2 * (0.5 * a / b) as a / b; None where `tree` begins with no number."""
+    if isinstance(tree, ast.BinOp) and isinstance(tree.op, (ast.Mult, ast.Div)):
+        if isinstance(tree.op, ast.Mult) and isinstance(tree.left, ast.Constant):
+            number *= tree.left.value
+            return (
+                tree.right
+                if number == 1
+                else ast.BinOp(ast.Constant(number), ast.Mult(), tree.right)
+            )
+        left = times(number, tree.left)
+        return left and ast.BinOp(left, tree.op, tree.right)
+    return None
+
+
 class Inline(ast.NodeTransformer):
     """What is used once, where it is used; and what a person does without thinking."""
 
@@ -251,7 +266,9 @@ class Inline(ast.NodeTransformer):
             if negative(left):
                 return minus(ast.BinOp(left.operand, op, right))
             if negative(right) and not isinstance(right.operand, ast.Constant):
-                return minus(ast.BinOp(left, op, right.operand))
+                return minus(self.visit_BinOp(ast.BinOp(left, op, right.operand)))
+        if isinstance(op, ast.Mult) and isinstance(left, ast.Constant):
+            return times(left.value, right) or tree
         number = right.operand if negative(right) else right
         if isinstance(op, ast.Mult) and isinstance(number, ast.Constant):
             return ast.BinOp(right, op, left)
