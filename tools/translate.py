@@ -51,6 +51,7 @@ BEHIND = {
     "10_function_transforms",
     "12_memory_for_time",
     "13_decision_and_theorem",
+    "14_across_processes",
     "15_the_kernel_again",
     "16_ship_it",
     "17_fewer_bits",

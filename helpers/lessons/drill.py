@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from helpers.lessons.cuda_on_cpu import emulator
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import raises
 from helpers.lessons.judge.properties import random
 from helpers.lessons.judge.source import edited, made_of, outline
 from helpers.lessons.judge.surroundings import usual_settings
 from helpers.lessons.language import N_, _, at, followed
-from helpers.ops.involution import involution2d
-from helpers.ops.involution.compiler import find_compiler
 
 
 def backward_of(forward, *shapes, output=False):
@@ -102,11 +99,21 @@ def names_by(reached):
 
 def elements():
     """Cases: elements of an involution of six channels in two groups."""
+    # Here, for the import takes time, and chapters import it when they need it.
+    from helpers.ops.involution import involution2d
+
     x, weight = random(2, 6, 6, 5), random(2, 2, 3, 3, 6, 5, seed=1)
     y = involution2d(x, weight, padding=1)
     padded = torch.nn.functional.pad(x, [1] * 4)
     for place in [(0, 0, 2, 2), (1, 4, 0, 4), (1, 2, 5, 0)]:
         yield (padded, weight, *place), y[place]
+
+
+def compiler():
+    """Raises where there is none."""
+    from helpers.ops.involution.compiler import find_compiler
+
+    find_compiler()
 
 
 def biased():
@@ -117,6 +124,7 @@ def biased():
 
 def launched(source):
     """(x, bias) -> what the kernel `add_bias` of this source writes, in 16 threads."""
+    from helpers.lessons.cuda_on_cpu import emulator
 
     def added(x, bias):
         y, (rows, columns) = torch.empty_like(x), x.shape
@@ -550,7 +558,7 @@ def element(padded, weight, n, c, h, w):
         N_("one thread, one element."),
         stub=BIAS + '}\n"""\n',
         called=launched,
-        needs=find_compiler,
+        needs=compiler,
     ),
     Drill(
         "8.backward",
@@ -574,7 +582,7 @@ def smooth_backward(g, a):
         N_("the same loop, from right to left."),
         stub="def smooth_backward(g, a): ...",
         names={"smooth_in_c": smoothed},
-        needs=find_compiler,
+        needs=compiler,
     ),
     Drill(
         "10.a",

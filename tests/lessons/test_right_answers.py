@@ -124,6 +124,13 @@ def test_other_right_answers_are_accepted():
             },
         ),
         (
+            "14.4",
+            {
+                "summed(grad_output)": "grad_output.clone(); dist.reduce(total, 0)",
+                "torch.zeros_like(total)": "None",
+            },
+        ),
+        (
             "10.4",  # a loop over the samples
             {
                 "t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)": "[t] * info.batch_size if dim is None else t.unbind(dim)",

@@ -466,3 +466,97 @@ EXERCISE_3 = Exercise(
     "all except one, the sum depends on the backward of that one alone, "
     "whatever the others return.",
 )
+
+
+def from_rank_0(x):
+    result = x.clone(memory_format=torch.contiguous_format)
+    dist.broadcast(result, 0)
+    return result
+
+
+class Broadcast(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return from_rank_0(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        total = summed(grad_output)
+        return total if dist.get_rank() == 0 else torch.zeros_like(total)
+
+
+def _broadcast_and_back(apply, silent):
+    x = random(2, 3, seed=dist.get_rank()).requires_grad_()
+    output = apply(x)
+    v = _arriving(dist.get_world_size(), 1, 3, silent)[dist.get_rank()][:2]
+    before = v.clone()
+    (gradient,) = grad(output, x, v, allow_unused=True, materialize_grads=True)
+    return output.detach(), gradient, changed_in_place(grad_output=(v, before))
+
+
+def _broadcasts(attempt, size, silent):
+    call = _broadcast_and_back, attempt.apply, silent
+    answers, wrong = in_each(size, *call, first=size == 3)
+    yield wrong
+    v = [arriving[:2] for arriving in _arriving(size, 1, 3, silent)]
+    for rank, (output, gradient, wrong) in enumerate(answers):
+        if not alike(output, random(2, 3)):
+            yield _("on rank {rank}, it is not the tensor of rank 0.").format(rank=rank)
+        yield wrong
+        misses = {
+            _(
+                "on rank {rank}, the gradient comes from this process's own loss "
+                "only. Every process used the tensor of rank 0."
+            ): v[rank],
+            _(
+                "on rank {rank}, the gradient is that of rank 0. But nobody used the "
+                "tensor of this process."
+            ): sum(v),
+            _("on rank {rank}, the gradient is {size} times too small."): sum(v) / size,
+        }
+        yield near_miss(
+            gradient,
+            sum(v) if rank == 0 else torch.zeros(2, 3, dtype=torch.float64),
+            {} if rank == silent else misses,
+            _("on rank {rank}, the gradient is not that of the sum of the losses."),
+            rank=rank,
+            size=size,
+        )
+
+
+EXERCISE_4 = Exercise(
+    number="14.4",
+    name="Broadcast",
+    reference=Broadcast,
+    stub={
+        """
+        total = summed(grad_output)
+        return total if dist.get_rank() == 0 else torch.zeros_like(total)""": " ...",
+    },
+    wrong=[
+        ({"summed(grad_output)": "grad_output"}, "from this process's own loss only"),
+        (
+            {" if dist.get_rank() == 0 else torch.zeros_like(total)": ""},
+            "on rank 1, the gradient is that of rank 0",
+        ),
+        (
+            {"summed(grad_output)": "summed(grad_output) / dist.get_world_size()"},
+            "3 times too small",
+        ),
+        (
+            {"total = ": "total = grad_output if dist.get_rank() else "},
+            "the processes wait for each other",
+        ),
+    ],
+    properties=[
+        each(lambda: {"with 3 processes": (3, None), "with 5": (5, 1)}, _broadcasts)
+    ],
+    success="one arrow from rank 0 to each process, and all of them turned around.",
+    hints=(
+        "Draw the arrows of a broadcast, and turn them around.",
+        "Where does the gradient of the tensor of rank 0 come together, and what is "
+        "the gradient of the tensors that nobody used?",
+    ),
+    explanation="The transpose of copying from rank 0 is adding on rank 0. What the "
+    "others passed was not used, so its gradient is 0.",
+)
