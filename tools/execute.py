@@ -4,23 +4,31 @@
     python -m tools.execute zh/02_static_functions.ipynb ...          # answers in Chinese
 
 No time stamps; pieces of one text, which a busy machine prints apart, in one; no version of Python.
-Figures have 200 dpi, and in the Chinese edition Chinese words, which take a Chinese font.
+Figures have 200 dpi, and in the Chinese edition Chinese words, which take a Chinese font. A
+figure of it that still says something in English ends the command with 1, and names the words.
 Then the README's pictures are made again.
 """
 
 import base64
 import os
+import re
 import sys
+import tempfile
 from itertools import groupby
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
 
-from helpers.lessons.labels import chinese_font
+from helpers.lessons.labels import MISSING, chinese_font
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / ".github" / "pictures"
+# What is called so in Chinese, too.
+NAMES = set(
+    "all-gather all-reduce all-to-all backward clip ctx forward grad nan rank "
+    "reduce-scatter unfold vmap".split()
+)
 
 
 def figures():
@@ -48,12 +56,23 @@ def in_one_piece(outputs):
         yield first
 
 
+def in_english(labels):
+    """Those that a figure says in English: words that are neither code nor names."""
+    for label in labels:
+        words = re.findall(r"(?<![\w.\\-])[a-z-]{3,}(?![\w.(])", label)
+        if set(words) - NAMES and not re.search(r"[\u4e00-\u9fff$=]", label):
+            yield label
+
+
 def execute(path):
+    """Executes the notebook; returns what its figures should have said in Chinese."""
     if path.parent.name == "zh" and not chinese_font():
         raise SystemExit("No Chinese font: install one, such as Noto Sans CJK SC.")
     notebook = nbformat.read(path, as_version=4)
     folder = {"metadata": {"path": str(path.parent)}}
     os.environ["EXTENDING_PYTORCH_SHOW"] = "1"  # no prediction holds an output back
+    missing = Path(tempfile.mkstemp()[1])
+    os.environ[MISSING] = str(missing)
     NotebookClient(
         notebook,
         timeout=600,
@@ -66,11 +85,15 @@ def execute(path):
             cell.outputs = list(in_one_piece(cell.outputs))
     notebook.metadata.language_info = {"name": "python"}
     nbformat.write(notebook, path)
+    return sorted(set(in_english(missing.read_text("utf-8").splitlines())))
 
 
 if __name__ == "__main__":
+    english = []
     for argument in sys.argv[1:]:
         print(argument)
-        execute(Path(argument))
+        english += execute(Path(argument))
     for name, png in figures().items():
         (PICTURES / name).write_bytes(png)
+    if english:
+        raise SystemExit(f"no Chinese for what a figure says: {', '.join(english)}")

@@ -57,5 +57,5 @@ def translated(words, translate):
     shown = translate(words)
     if shown == words and os.environ.get(MISSING):
         with open(os.environ[MISSING], "a", encoding="utf-8") as file:
-            file.write(f"{words!r}\n")
+            file.write(words.replace("\n", " ") + "\n")
     return shown
