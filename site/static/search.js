@@ -148,6 +148,7 @@ const holdingMost = async (pagefind, asked) => {
 // holds the first of the words; null if it holds none.
 const LITERALLY = 4; // what it counts that a heading holds all that was typed
 const NAMED = 6; // that a name of the section is just what was typed
+const DEEPER = 1; // what stands beside the way through a chapter comes after it
 const WHOLE = 2; // a chapter as a whole stands behind the section that answers
 const OTHER_NAMES = 0.5; // a word of what else people call a section, where one of the heading is 1
 const section = ({ url, meta, content, rank }, asked, typed) => {
@@ -189,7 +190,8 @@ const section = ({ url, meta, content, rank }, asked, typed) => {
   let excerpt = "";
   while (parts.length && excerpt.length < 200) excerpt += parts.shift();
   const page = together(meta.page);
-  return { url, title, page, rank: rank + heading - WHOLE * (title === page), excerpt, stems };
+  const behind = WHOLE * (title === page) + DEEPER * /^(Deeper:|选读：)/.test(title);
+  return { url, title, page, rank: rank + heading - behind, excerpt, stems };
 };
 
 const marked = (text, stems) => {

@@ -111,24 +111,31 @@ def test_a_chapter_runs(page, lab, path, request):
     assert page.locator(".jp-Cell").evaluate_all(WIDE) == []
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_a_link_to_a_cell_lands(page, lab, folder):
-    """Cold, when the other chapter is not open, and warm."""
-    cells = json.loads((ROOT / folder / "02_static_functions.ipynb").read_text("utf-8"))
-    headings = {c["id"]: c["source"][0] for c in cells["cells"] if c["source"]}
-    page.goto(f"{lab}/tree/{folder}/19_which_way.ipynb?reset")
-    links = page.locator("a[href*='02_static_functions.ipynb#cell-id=']")
-    seen = {
-        link.get_attribute("href").split("#cell-id=")[1]: link for link in links.all()
-    }
-    for name in list(seen)[-2:]:
-        page.get_by_role("tab", name="19_which_way.ipynb").click()
-        seen[name].click()
-        words = re.sub("[#`*$]", "", headings[name]).strip()
-        shown = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)").get_by_role(
-            "heading", name=words
-        )
-        expect(shown.first).to_be_in_viewport(timeout=30_000)
+LINKED = re.compile(r"\]\((\d\d_\w+\.ipynb)#cell-id=([\w-]+)\)")  # in a cell's source
+DEEPEST = ("11", "13", "09", "14", "15")  # the longest chapters
+ABOVE = """heading => {
+    const scroller = heading.closest(".jp-WindowedPanel-outer").getBoundingClientRect();
+    return heading.getBoundingClientRect().top - scroller.top;
+}"""
+
+
+@pytest.mark.parametrize("chapter", DEEPEST)
+def test_a_link_to_a_cell_lands(page, lab, chapter):
+    """Cold: when the other chapter is not open, and what is above comes in late."""
+    index = (ROOT / "notebooks/19_which_way.ipynb").read_text("utf-8")
+    name, last = [link for link in LINKED.findall(index) if link[0][:2] == chapter][-1]
+    cells = json.loads((ROOT / "notebooks" / name).read_text("utf-8"))["cells"]
+    (source,) = ("".join(c["source"]) for c in cells if c["id"] == last)
+    words = re.sub("[#`*$]", "", source.splitlines()[0]).strip()
+    page.goto(f"{lab}/tree/notebooks/19_which_way.ipynb?reset")
+    page.locator(f"a[href*='{name}'][href$='#cell-id={last}']").first.click()
+    page.get_by_role("tab", name=name).wait_for()
+    shown = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)").get_by_role(
+        "heading", name=words
+    )
+    expect(shown.first).to_be_in_viewport(timeout=60_000)
+    page.wait_for_timeout(5_000)  # for what comes in late
+    assert 0 <= shown.first.evaluate(ABOVE) < 60
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
