@@ -7,7 +7,6 @@ import re
 import textwrap
 import warnings
 from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
 
 import torch
 
@@ -47,7 +46,7 @@ class WrongGradientError(AssertionError):
 # --- what was judged ------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(frozen=True)
 class Judged:
     """How far the gradient of one input was judged.
 
@@ -199,7 +198,8 @@ SEEN = (
 )
 
 
-class Change(NamedTuple):
+@dataclass(frozen=True)
+class Change:
     """What would make a gradient right, as a `Finding` holds it."""
 
     change: str
@@ -216,9 +216,10 @@ class Text:
     {x} is the input, {y} the output, {Y} the same where a sentence begins.
     """
 
-    def __init__(self, severity, code, message, look=""):
+    def __init__(self, severity, code, message, look="", raises="", none=""):
         self.severity, self.code = severity, code
         self.message, self.look = message, look
+        self.raises, self.none = raises or message, none or message
         assert TEXTS.setdefault(code, self) is self, f"there are two texts for {code}"
 
     def __call__(
@@ -227,6 +228,7 @@ class Text:
         y=None,
         values=None,
         *,
+        message=None,
         severity=None,
         remedy=None,
         meant="",
@@ -240,8 +242,8 @@ class Text:
         also_wrong=(),
         **gaps,
     ):
-        """remedy: where to look, if elsewhere; meant: a template, in which {how} is
-        accept.
+        """message: `raises` or `none`, in place of the usual one; remedy: where to look,
+        if elsewhere; meant: a template, in which {how} is accept.
 
         groups: fill gaps by position; further: sentences that follow; output: the only
                 one concerned; through: the same, and said first; change: a `Change`;
@@ -249,7 +251,7 @@ class Text:
         """
         Y = _("The output") if y == "the output" else y
         gaps = {"x": f"`{x}`", "y": _(y), "Y": Y} | gaps
-        said = _(self.message).format(*groups, **gaps)
+        said = _(message or self.message).format(*groups, **gaps)
         if through:
             said = _(THROUGH).format(y=_(through), what=said)
         return Finding(
@@ -262,7 +264,7 @@ class Text:
             output=output or through,
             values=values or {},
             also_wrong=tuple(also_wrong),
-            **(first.words() if first else {}) | (change._asdict() if change else {}),
+            **(first.words() if first else {}) | (vars(change) if change else {}),
         )
 
 

@@ -31,7 +31,8 @@ def serious(report):
 
 @pytest.mark.parametrize("case", ALL)
 def test_what_is_said(case):
-    report = case.examine(lines=case.line is not None or case.first is not None)
+    looks = case.line is not None or case.first is not None
+    report = case.examine(**{"lines": looks} | case.options)
     found = serious(report)
     codes = list(dict.fromkeys(finding.code for finding in found))
     due = f"due is {case.codes or 'nothing'}: is its row above others that fit?"

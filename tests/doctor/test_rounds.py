@@ -14,7 +14,8 @@ from torch.autograd.function import FunctionMeta, once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from helpers.doctor import WrongGradientError, examine, rounds
-from tests.doctor.common import Half, LookUp, Square, errors, leaf, visits
+from helpers.lessons.cases.case import function
+from tests.doctor.common import Half, LookUp, Square, errors, leaf, that, visits
 
 
 def test_real_inputs_reach_what_others_do_not_and_the_line_is_named():
@@ -118,18 +119,9 @@ def test_the_program_is_not_changed():
 
 def test_what_is_said_of_classes_made_by_one_function_is_said_once():
     def negated(power):
-        class Power(Square):
-            @staticmethod
-            def forward(ctx, x):
-                ctx.save_for_backward(x)
-                return x**power
-
-            @staticmethod
-            def backward(ctx, g):
-                (x,) = ctx.saved_tensors
-                return -g * power * x ** (power - 1)
-
-        return Power
+        return function(
+            lambda x: x**power, lambda g, x: -g * power * x ** (power - 1), "Power"
+        )
 
     with rounds() as found:
         negated(2).apply(leaf(3)), negated(3).apply(leaf(3))
@@ -167,17 +159,9 @@ def test_a_program_that_raises_is_left_to_raise():
     assert dict(vars(FunctionMeta)) == before
 
 
-class Power(Function):
-    @staticmethod
-    def forward(ctx, x, c, n):
-        ctx.save_for_backward(x)
-        ctx.c, ctx.n = c, n
-        return c * x**n
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * ctx.c * ctx.n * x ** (ctx.n - 1), None, None
+Power = function(
+    lambda x, c, n: c * x**n, lambda g, x, c, n: g * c * n * x ** (n - 1), "Power"
+)
 
 
 def test_once_for_each_pattern():
@@ -365,12 +349,7 @@ def test_nested_functions_and_nested_rounds():
 
 
 def test_a_thread_and_a_backward_are_heard():
-    class CallsHalf(Square):
-        @staticmethod
-        def backward(ctx, grad_output):
-            (x,) = ctx.saved_tensors
-            Half.apply(x)
-            return 2 * grad_output * x
+    CallsHalf = that(lambda: Half.apply(leaf(2)))  # noqa: N806
 
     def program():
         thread = threading.Thread(
@@ -379,10 +358,8 @@ def test_a_thread_and_a_backward_are_heard():
         thread.start()
         thread.join()
 
-    assert {name: v.ok for name, v in visits(program).items()} == {
-        "CallsHalf": True,
-        "Half": False,
-    }
+    found = visits(program)
+    assert {name: v.ok for name, v in found.items()} == {"Does": True, "Half": False}
 
 
 @pytest.mark.parametrize("goes_back", [False, True])
@@ -525,16 +502,11 @@ def test_the_gradient_of_a_frozen_input_is_judged(answer, ok, missed):
     assert ("not judged: `x`" in str(found)) == missed
 
 
-class Quantize(Function):
-    @staticmethod
-    def forward(ctx, x, scale):
-        ctx.save_for_backward(x, scale)
-        return (x / scale).round() * scale
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, scale = ctx.saved_tensors
-        return grad_output, (grad_output * (x / scale).round()).sum() * 2
+Quantize = function(
+    lambda x, scale: (x / scale).round() * scale,
+    lambda g, x, scale: (g, (g * (x / scale).round()).sum() * 2),
+    "Quantize",
+)
 
 
 def test_one_input_alone_may_be_unfaithful():
@@ -559,14 +531,7 @@ def test_a_name_that_no_function_has_is_said():
 
 
 def test_a_reference_is_believed():
-    class Rounds(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.round()
-
-        @staticmethod
-        def backward(ctx, grad_output):
-            return grad_output
+    Rounds = function(lambda x: x.round(), lambda g, x: g, "Rounds")  # noqa: N806
 
     def do():
         Rounds.apply(leaf(3)).sum().backward()
@@ -574,7 +539,9 @@ def test_a_reference_is_believed():
     def reference(x):
         return x + (x.round() - x).detach()
 
-    assert not visits(do)["Rounds"].ok
+    with rounds() as found:
+        do()
+    assert not found.ok and "none wrong, 1 wrong unless that is meant" in found.summary
     visit = visits(do, reference={Rounds: reference})["Rounds"]
     assert visit.ok and {one.beside for one in visit.judged} == {"reference"}
 

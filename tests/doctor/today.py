@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from helpers.lessons.cases.case import broken, function
+from helpers.lessons.cases.case import Multiply, broken, function, slip
 from tests.doctor.common import drawn
 
 TODAY = []
@@ -576,3 +576,33 @@ case(
 case("", f64(*[(3,)] * 5), "not at more: there are more than 4 inputs")(
     lambda a, b, c, d, e: a * b * c * d * e
 )
+
+
+# --- one cause, one finding -----------------------------------------------------------
+
+
+def squared(t):
+    return torch.from_numpy(t.detach().numpy() ** 2)
+
+
+@case("scaled", f64((3,)), "leaves autograd: `t.detach().numpy()` (line ", lines=True)
+def through_numpy(x):
+    return Multiply.apply(x, squared(x))
+
+
+slip(
+    "Unsummed",
+    Multiply,
+    f64((3, 4), (4,)),
+    {"grad_output * x": "2 * grad_output * x"},
+    "scaled",
+    "by 2. Backward returns shape (3, 4) for `y` of shape (4,)",
+    never=("(engine-sums)",),
+    cases=TODAY,
+)
+case(
+    "",
+    lambda: (torch.tensor([[1, 2], [0, 4]]),),
+    note="double-backward-refused",
+    never=("once_differentiable",),
+)(torch.nn.EmbeddingBag(5, 3).double())

@@ -8,11 +8,15 @@ from ..report import TEXTS, error
 CAUSES = []  # (text, test), in the order in which they are tried
 
 
-def gaps_of(test, ms):
+def gaps_of(test, wrong):
     """What fills the gaps of the sentence, if this is the cause; or None."""
     if not inspect.isgeneratorfunction(test):
-        return test(ms)
-    tried = (gaps for gaps, holds in test(ms) if all(true_of(holds, m) for m in ms))
+        return test(wrong)
+    tried = (
+        gaps
+        for gaps, holds in test(wrong)
+        if all(true_of(holds, here) for here in wrong.at)
+    )
     return next(tried, None)
 
 
@@ -22,7 +26,7 @@ def cause(code, message=None, look=""):
 
     The test takes the `WrongGradient` of one wrong gradient. It returns what fills the
     gaps of the sentence, or None; or it yields hypotheses, (gaps, holds): the first one
-    counts for which holds(m) is true at all points.
+    counts for which holds(here) is true at all points.
     """
 
     def register(test):
@@ -33,16 +37,16 @@ def cause(code, message=None, look=""):
     return register
 
 
-def true_of(holds, m):
-    """holds(m), or False where shapes do not fit, or backward does not take what it is
+def true_of(holds, here):
+    """holds(here), or False where shapes do not fit, or backward does not take what it is
     given."""
     with forgiving():
-        return bool(holds(m))
+        return bool(holds(here))
     return False
 
 
-def named(ms):
+def named(wrong):
     """The text of the first cause that fits, and what fills its gaps; the last one
     always does."""
-    found = ((text, gaps_of(test, ms)) for text, test in CAUSES)
+    found = ((text, gaps_of(test, wrong)) for text, test in CAUSES)
     return next((text, gaps) for text, gaps in found if gaps is not None)

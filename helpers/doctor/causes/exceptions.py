@@ -145,7 +145,7 @@ def told(subject, raised, text=None, x=None, **words):
     )
     match, meant = next(pair for pair in found if pair[0])
     if text and meant not in (GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED):
-        finding = text(x, values=values, fails=_("fails with"), **words)
+        finding = text(x, values=values, message=text.raises, **words)
     elif shapes := re.search(SHAPE, message):
         return wrong_shape(subject, *shapes.groups(), values)
     else:

@@ -34,12 +34,12 @@ EXP = N_("exp of {name}")
 # --- contributions: what each element of grad_output adds, and where to ---------------
 
 
-def lost(ms):
+def lost(wrong):
     """(lost, there): masks of the Jacobian, if some that are there are lost, and no
     more."""
-    if not ms.jacobians:
+    if not wrong.jacobians:
         return None
-    given, expected, limit = ms.jacobians
+    given, expected, limit = wrong.jacobians
     there = expected.abs() > limit
     gone = there & (given.abs() <= limit)
     if not gone.any() or ((given - expected).abs() > limit)[~gone].any():
@@ -52,19 +52,19 @@ def lost(ms):
     "The gradient of {x} takes no notice of some elements of grad_output{where}.",
     look="masks, indices and reductions",
 )
-def grad_output_partly_ignored(ms):
+def grad_output_partly_ignored(wrong):
     """Of these, all contributions are lost."""
-    if not (found := lost(ms)):
+    if not (found := lost(wrong)):
         return None
-    (gone, there), m = found, ms[0]
+    (gone, there), here = found, wrong.first
     rows = gone.any(1)
     right = there.any(1) & ~rows
     # Or it is a matter of the elements of the input.
     some = there[right].any(0) & gone.any(0)
     if (gone != there)[rows].any() or not some.any():
         return None
-    spots = Spots(torch.arange(len(rows)), right, rows, sizes_of(m, m.y), {})
-    where, *_look = rule(m.y.shape, [spots]) or [""]
+    spots = Spots(torch.arange(len(rows)), right, rows, sizes_of(here, here.y), {})
+    where, *_look = rule(here.y.shape, [spots]) or [""]
     # An index that is assigned leaves one contribution of each.
     left = (there & ~gone).sum(0)[gone.any(0)]
     if not gone.any(0).all() and (not where or (left == 1).all()):
@@ -80,8 +80,8 @@ def grad_output_partly_ignored(ms):
     "indexed +=), and "
     "the means, norms and sums of forward, through which elements act on one another",
 )
-def contribution_lost(ms):
-    if found := lost(ms):
+def contribution_lost(wrong):
+    if found := lost(wrong):
         gone, there = found
         # Where nothing is left of some gradients, that is simpler to say.
         return {} if (there & ~gone).any(0)[gone.any(0)].all() else None
@@ -97,16 +97,21 @@ def contribution_lost(ms):
     look="the mask of backward: inverted, of other numbers, or of another random "
     "state?",
 )
-def other_mask(ms):
-    m = ms[0]
-    lost, extra = m.wrong & (m.sampled.abs() <= m.limit).all(0), m.wrong & m.zero
+def other_mask(wrong):
+    here = wrong.first
+    lost, extra = (
+        here.wrong & (here.sampled.abs() <= here.limit).all(0),
+        here.wrong & here.zero,
+    )
     if lost.any() and extra.any():
-        counts = {"lost": lost, "extra": extra, "n": m.trusted}
+        counts = {"lost": lost, "extra": extra, "n": here.trusted}
         words = {name: int(mask.sum()) for name, mask in counts.items()}
         yield (
             words,
-            lambda m: (
-                not (m.wrong & (m.sampled.abs() > m.limit).any(0) & ~m.zero).any()
+            lambda here: (
+                not (
+                    here.wrong & (here.sampled.abs() > here.limit).any(0) & ~here.zero
+                ).any()
             ),
         )
 
@@ -115,18 +120,18 @@ def other_mask(ms):
     "partly-right",
     "The gradient of {x} {what}.",
 )
-def partly_right(ms):
-    m = ms[0]
-    if m.wrong.any() and is_right_somewhere(m, m.right):
-        points = [of_elements(m) for m in (*ms, *ms.again)]
-        if found := rule(m.shape, points, map(of_elements, m.varied())):
-            return in_part(m, *found)
+def partly_right(wrong):
+    here = wrong.first
+    if here.wrong.any() and is_right_somewhere(here, here.right):
+        points = [of_elements(here) for here in (*wrong.at, *wrong.again)]
+        if found := rule(here.shape, points, map(of_elements, here.varied())):
+            return in_part(here, *found)
     return None
 
 
-def is_right_somewhere(m, right):
+def is_right_somewhere(here, right):
     """Is this mask a tenth of its elements, and not only where all is zero?"""
-    return (right & ~m.zero).any() and 10 * right.sum() >= m.trusted.sum()
+    return (right & ~here.zero).any() and 10 * right.sum() >= here.trusted.sum()
 
 
 # --- the formula: a term is missing, or a factor at each element --------------
@@ -139,12 +144,12 @@ def is_right_somewhere(m, right):
     "wrong factor.",
     look="reductions in backward",
 )
-def term_missing(ms):
+def term_missing(wrong):
     """Perhaps after division by an input or the output, or but for a multiple of it."""
-    m = ms[0]
-    if not m.whole or m.x.is_complex():
+    here = wrong.first
+    if not here.whole or here.x.is_complex():
         return
-    ones, tensors = torch.ones_like(m.given[0]), [*same_shaped(m)]
+    ones, tensors = torch.ones_like(here.given[0]), [*same_shaped(here)]
     bases = [
         ("", [ones]),
         *((_(", times {name}").format(name=name), [t]) for name, t in tensors),
@@ -153,22 +158,27 @@ def term_missing(ms):
         (_(", but for a multiple of {name}").format(name=name), [ones, t])
         for name, t in tensors
     ]
-    for (times, basis), dims in itertools.product(bases, subsets(m.shape)):
-        several = (m.wrong.reshape(m.shape).sum(dims) > 1).any()  # else anything fits
-        if several and rests(m.given - m.expected, basis, m.shape, dims) < 1e-4:
+    for (times, basis), dims in itertools.product(bases, subsets(here.shape)):
+        several = (
+            here.wrong.reshape(here.shape).sum(dims) > 1
+        ).any()  # else anything fits
+        if (
+            several
+            and rests(here.given - here.expected, basis, here.shape, dims) < 1e-4
+        ):
             return {"along": named_dims(dims), "times": times}
 
 
-def same_shaped(m):
+def same_shaped(here):
     """(name, vector) of the tensors by which a term of the gradient may be
     multiplied."""
-    found = {name: t for name, t in m.tensors.items() if t.shape == m.x.shape}
+    found = {name: t for name, t in here.tensors.items() if t.shape == here.x.shape}
     found |= {
         _(EXP).format(name=name): found[name].exp()
-        for name in (m.output, f"`{m.input}`")
+        for name in (here.output, f"`{here.input}`")
         if name in found
     }
-    rows = {name: m.row(t) for name, t in found.items() if not t.is_complex()}
+    rows = {name: here.row(t) for name, t in found.items() if not t.is_complex()}
     return [(name, row) for name, row in rows.items() if row.isfinite().all()]
 
 
@@ -196,9 +206,12 @@ def rests(error, basis, shape, dims):
     "with respect to {x} were not multiplied in.",
     look="the chain rule: grad_output times a derivative",
 )
-def inner_derivative_forgotten(ms):
-    summed = "" if ms[0].y.numel() <= ms[0].x.numel() else _(", summed")
-    yield {"summed": summed, "meant": MEANT}, lambda m: m.passes and not m.is_identity
+def inner_derivative_forgotten(wrong):
+    summed = "" if wrong.first.y.numel() <= wrong.first.x.numel() else _(", summed")
+    yield (
+        {"summed": summed, "meant": MEANT},
+        lambda here: here.passes and not here.is_identity,
+    )
 
 
 @cause(
@@ -208,8 +221,8 @@ def inner_derivative_forgotten(ms):
     look="what mixes the elements of grad_output: a sum, a mean, an index or a "
     "transform",
 )
-def right_only_for_ones(ms):
-    yield {}, lambda m: m.y.numel() > 1 and m.is_right_for_ones
+def right_only_for_ones(wrong):
+    yield {}, lambda here: here.y.numel() > 1 and here.is_right_for_ones
 
 
 @cause(
@@ -217,15 +230,18 @@ def right_only_for_ones(ms):
     "The gradient of {x} {lacks} {what}{rest}.",
     look="where {what} enters the gradient of {x}",
 )
-def factor_missing(ms):
+def factor_missing(wrong):
     """An input or the output, or exp of it, perhaps times a number."""
-    names = [*ms[0].tensors] if ms.ratios and len(ms.ratios[0][0]) > 1 else []
+    names = (
+        [*wrong.first.tensors] if wrong.ratios and len(wrong.ratios[0][0]) > 1 else []
+    )
     of = [(name, name, lambda t: t) for name in names]
     of += [(_(EXP).format(name=name), name, torch.exp) for name in names]
     for (what, name, made), (power, lacks) in itertools.product(of, POWERS.items()):
-        number = ms.multiple(
-            lambda m: (
-                m.given * made(m.row(m.tensors[name].expand(m.shape))) ** power
+        number = wrong.multiple(
+            lambda here: (
+                here.given
+                * made(here.row(here.tensors[name].expand(here.shape))) ** power
             ).nan_to_num()
         )
         if number:
@@ -239,12 +255,12 @@ def factor_missing(ms):
 
 
 @cause("partly-right")
-def partly_right_somewhere(ms):
+def partly_right_somewhere(wrong):
     """Without a rule that says where."""
-    m, spots = ms[0], of_elements(ms[0])
-    right = spots.right & ~m.zero  # for the formula, not for being small
-    if m.wrong.any() and is_right_somewhere(m, right) and not spots.smooth:
-        return at_some(m)
+    here, spots = wrong.first, of_elements(wrong.first)
+    right = spots.right & ~here.zero  # for the formula, not for being small
+    if here.wrong.any() and is_right_somewhere(here, right) and not spots.smooth:
+        return at_some(here)
     return None
 
 
@@ -254,9 +270,9 @@ def partly_right_somewhere(ms):
     "grad_output is.",
     look="the formula of the derivative",
 )
-def derivative_wrong(ms):
+def derivative_wrong(wrong):
     """Of fewer numbers than there are elements, it would be so whatever is wrong."""
-    if not ms.ratios or ms[0].y.numel() < ms[0].x.numel():
+    if not wrong.ratios or wrong.first.y.numel() < wrong.first.x.numel():
         return None
     return {}
 
@@ -266,5 +282,5 @@ def derivative_wrong(ms):
     "The gradient of {x} is wrong{nameless}.",
     look="the formula, term by term, at the element shown",
 )
-def gradient_wrong(ms):
+def gradient_wrong(wrong):
     return {"nameless": _(", in no way that has a name")}

@@ -28,7 +28,7 @@ IN_PART = N_("is right in part: {where}, it {how}")
 ELSEWHERE = N_("is wrong at {count} of {known} elements examined{there}")
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Spots:
     """What is right and what is wrong at one point.
 
@@ -46,38 +46,38 @@ class Spots:
     smooth: bool = False
 
 
-def of_elements(m):
+def of_elements(here):
     """The elements of an input; what is right only because it is small is neither."""
-    size = m.tolerance * torch.maximum(m.sampled.abs(), m.expected.abs())
-    known = (m.error <= size) | (m.sampled == 0)
-    right = m.trusted & (known & (m.off <= m.error + size)).all(0)
-    wrong = m.trusted & (m.off > 10 * m.error + size).any(0)
-    near = right & (m.off > 10 * m.error + 0.1 * size).any(0)
-    by = (m.off / size).nan_to_num().amax(0)[wrong]
+    size = here.tolerance * torch.maximum(here.sampled.abs(), here.expected.abs())
+    known = (here.error <= size) | (here.sampled == 0)
+    right = here.trusted & (known & (here.off <= here.error + size)).all(0)
+    wrong = here.trusted & (here.off > 10 * here.error + size).any(0)
+    near = right & (here.off > 10 * here.error + 0.1 * size).any(0)
+    by = (here.off / size).nan_to_num().amax(0)[wrong]
     smooth = bool(near.any() or len(by) and by.min() < 1e-3 * by.median())
-    sizes = {what: t[m.elements] for what, t in sizes_of(m, m.x).items()}
-    bounds = m.subject.numbers | {
-        f"-{name}": -n for name, n in m.subject.numbers.items()
+    sizes = {what: t[here.elements] for what, t in sizes_of(here, here.x).items()}
+    bounds = here.subject.numbers | {
+        f"-{name}": -n for name, n in here.subject.numbers.items()
     }
     bounds |= {} if smooth else WHOLE
-    return Spots(m.elements, right & ~near, wrong, sizes, bounds, smooth)
+    return Spots(here.elements, right & ~near, wrong, sizes, bounds, smooth)
 
 
-def sizes_of(m, like):
+def sizes_of(here, like):
     """{what it is: numbers} that each element of a tensor of this shape has."""
-    own = f"`{m.input}`" if like is m.x else m.output
-    same = {name: t for name, t in m.tensors.items() if t.shape == like.shape}
+    own = f"`{here.input}`" if like is here.x else here.output
+    same = {name: t for name, t in here.tensors.items() if t.shape == like.shape}
     found = {own: like, _(MAGNITUDE).format(of=own): like.abs(), **same}
     found = {name: t for name, t in found.items() if not t.is_complex()}  # no sign
     inputs = [
-        (n, t) for n, t in same.items() if t.is_floating_point() and n != m.output
+        (n, t) for n, t in same.items() if t.is_floating_point() and n != here.output
     ]
     for (a, s), (b, t) in itertools.combinations(inputs[:4], 2):
         found |= {
             f"{a} - {b}": s - t,
             _(MAGNITUDE).format(of=f"{a} - {b}"): (s - t).abs(),
         }
-    for name, t in m.tensors.items():  # masks and signs of whole rows
+    for name, t in here.tensors.items():  # masks and signs of whole rows
         rows = t.shape == like.shape[: t.dim()] and not t.is_complex()
         if rows and t.numel() > 5 and len(t.unique()) == 2:
             wide = t.reshape(*t.shape, *[1] * (like.dim() - t.dim())).expand(like.shape)
@@ -188,18 +188,18 @@ def named_dims(dims):
     return _("dimensions {first} and {last}").format(first=listed(first), last=last)
 
 
-def in_part(m, where, look):
+def in_part(here, where, look):
     """What fills the gaps of a sentence on what is right in part, by a `rule`."""
-    kind, said = how(m)
+    kind, said = how(here)
     return partly(kind, _(IN_PART).format(where=where, how=said), look)
 
 
-def at_some(m):
+def at_some(here):
     """The same without a rule: how many elements are wrong."""
-    kind, said = how(m)
+    kind, said = how(here)
     there = "" if kind == IS_WRONG else _(": there it {how}").format(how=said)
     what = _(ELSEWHERE).format(
-        count=int(m.wrong.sum()), known=int(m.trusted.sum()), there=there
+        count=int(here.wrong.sum()), known=int(here.trusted.sum()), there=there
     )
     is_masked = kind in (IS_ZERO, SHOULD_BE_ZERO, NEARLY_ZERO)
     return partly(kind, what, BRANCH if is_masked else FORMULA)
@@ -210,9 +210,11 @@ def partly(kind, what, look):
     return gaps | {"meant": MEANT} if kind == SHOULD_BE_ZERO else gaps
 
 
-def how(m):
+def how(here):
     """What the gradient is where it is wrong: a `relation`."""
-    return relation(*(t[:, m.wrong] for t in (m.sampled, m.expected, m.limit)))
+    return relation(
+        *(t[:, here.wrong] for t in (here.sampled, here.expected, here.limit))
+    )
 
 
 def relation(given, expected, limit):

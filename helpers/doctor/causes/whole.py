@@ -8,7 +8,7 @@ import math
 import torch
 
 from ..function.tensors import largest
-from ..measure.comparison import same
+from ..measure.gradient import nearly_equal
 from ..report import MEANT, brief
 from ..words import N_, _, number
 from .cause import cause
@@ -18,13 +18,16 @@ DIGITS = N_("{n} digit"), N_("{n} digits")
 ROUNDINGS = 16  # of the dtype that was given, by which a gradient may rightly be off
 
 
-def is_flat(ms):
+def is_flat(wrong):
     """Does the output not change at all, neither with one element nor with all?"""
-    return all(m.zero[m.trusted].all() and not (m.sparse and moves(m)) for m in ms)
+    return all(
+        here.zero[here.trusted].all() and not (here.sparse and moves(here))
+        for here in wrong.at
+    )
 
 
-def moves(m):
-    slope = m.point.slopes(m.i, m.point.dice.direction(m.x))[m.o]
+def moves(here):
+    slope = here.point.slopes(here.i, here.point.dice.direction(here.x))[here.o]
     return bool((slope.value.abs() > slope.error).any())
 
 
@@ -33,8 +36,8 @@ def moves(m):
     "The gradient of {x} looks right at the given point, but is wrong at others.",
     look="constants that belong to one input, and branches",
 )
-def right_here_only(ms):
-    return {} if ms.elsewhere and not is_flat(ms) else None
+def right_here_only(wrong):
+    return {} if wrong.elsewhere and not is_flat(wrong) else None
 
 
 @cause(
@@ -44,8 +47,8 @@ def right_here_only(ms):
     "give "
     "requires_grad=True to the other inputs only",
 )
-def gradient_none(ms):
-    yield {}, lambda m: m.none
+def gradient_none(wrong):
+    yield {}, lambda here: here.none
 
 
 @cause(
@@ -53,17 +56,17 @@ def gradient_none(ms):
     "The gradient of {x} is zero {where}, but {y} depends on {x}.",
     look="how the gradient of {x} is filled in",
 )
-def gradient_zero(ms):
-    point, i = ms[0].point, ms[0].i
+def gradient_zero(wrong):
+    point, i = wrong.first.point, wrong.first.i
     alone = [point.given(o)[0][i] for o in range(len(point.vs))]
     together = point.vjp({o: vs[0] for o, vs in enumerate(point.vs)})[i]
-    is_product = ms[0].row(together).any() and not any(
-        ms[0].row(grad).any() for grad in alone
+    is_product = wrong.first.row(together).any() and not any(
+        wrong.first.row(grad).any() for grad in alone
     )
     where = _("where no other output is used") if is_product else _("everywhere")
     yield (
         {"where": where},
-        lambda m: largest(m.given) <= 1e-12 * largest(m.expected),
+        lambda here: largest(here.given) <= 1e-12 * largest(here.expected),
     )  # or rounding
 
 
@@ -72,11 +75,11 @@ def gradient_zero(ms):
     "The derivative of {y} with respect to {x} is zero here, but backward {what}.",
     look="which gradient this is, if no straight-through gradient is intended",
 )
-def straight_through(ms):
-    if not is_flat(ms) or swapped(ms):
+def straight_through(wrong):
+    if not is_flat(wrong) or swapped(wrong):
         return None
     passes = _("passes grad_output straight through")
-    what = passes if ms[0].passes else _("does not return zero")
+    what = passes if wrong.first.passes else _("does not return zero")
     return {"what": what, "meant": MEANT}
 
 
@@ -85,10 +88,12 @@ def straight_through(ms):
     "The gradient of {x} does not depend on grad_output{only}.",
     look="where grad_output enters the gradient of {x}",
 )
-def grad_output_ignored(ms):
-    if not all(same(m.given[k], m.given[0]) for m in ms for k in (1, 2)):
+def grad_output_ignored(wrong):
+    if not all(
+        nearly_equal(here.given[k], here.given[0]) for here in wrong.at for k in (1, 2)
+    ):
         return None
-    only = all(m.is_right_for_ones for m in ms)
+    only = all(here.is_right_for_ones for here in wrong.at)
     return {"only": _(", so it is right only for ones") if only else ""}
 
 
@@ -96,15 +101,15 @@ def grad_output_ignored(ms):
 
 
 @cause("negated", "The gradient of {x} is right, but negated.", look="the sign")
-def negated(ms):
-    yield {}, lambda m: m.fits(-m.given)
+def negated(wrong):
+    yield {}, lambda here: here.fits(-here.given)
 
 
-def sizes(m):
+def sizes(here):
     """[(size, what it is)] of the output and of the input: of one dimension, of
     several, of all."""
     found = []
-    for t, shape in ((m.output, m.y.shape), (f"`{m.input}`", m.shape)):
+    for t, shape in ((here.output, here.y.shape), (f"`{here.input}`", here.shape)):
         for dims in subsets(shape):
             of = _("{dims} of {t}").format(dims=named_dims(dims), t=t)
             of = t if 1 < len(dims) == len(shape) else of
@@ -120,37 +125,38 @@ POWERS = {
 }
 
 
-def reason(ms):
+def reason(wrong):
     """Which number that was given the factor is, in words; "" if none is.
 
     It must be so at other sizes, and for other values of the number, too.
     """
     for power, template in POWERS.items():
-        for name, n in ms[0].subject.numbers.items():
-            if abs(n**power - ms.factor) > 1e-4 * abs(ms.factor):
+        for name, n in wrong.first.subject.numbers.items():
+            if abs(n**power - wrong.factor) > 1e-4 * abs(wrong.factor):
                 continue
-            if ms.others and all(
-                m.fits(m.given / m.subject.numbers[name] ** power)
-                for m in ms.others
-                if name in m.subject.numbers
+            if wrong.others and all(
+                here.fits(here.given / here.subject.numbers[name] ** power)
+                for here in wrong.others
+                if name in here.subject.numbers
             ):
                 return _(template).format(name=name)
     return ""
 
 
-def size(ms, power):
+def size(wrong, power):
     """The words for a size of the output or the input that is the factor, or 1 /
     factor.
 
     It must be so for other sizes, too. A number that was given is a better name.
     """
-    if ms.factor is None or not ms.of_other_sizes or reason(ms):
+    if wrong.factor is None or not wrong.of_other_sizes or reason(wrong):
         return None
-    for k, (n, what) in enumerate(sizes(ms[0])):
-        changed = any(sizes(m)[k][0] != n for m in ms.of_other_sizes)
+    for k, (n, what) in enumerate(sizes(wrong.first)):
+        changed = any(sizes(here)[k][0] != n for here in wrong.of_other_sizes)
         for sign in (1, -1) if n > 2 and changed else ():
-            if abs(ms.factor / (sign * n**power) - 1) < 1e-4 and all(
-                m.fits(m.given * (sign * sizes(m)[k][0] ** -power)) for m in ms.others
+            if abs(wrong.factor / (sign * n**power) - 1) < 1e-4 and all(
+                here.fits(here.given * (sign * sizes(here)[k][0] ** -power))
+                for here in wrong.others
             ):
                 negated = "" if sign > 0 else _(" and negated")
                 return {"n": n, "what": what, "negated": negated}
@@ -163,8 +169,8 @@ def size(ms, power):
     "of {what}: a mean where a sum belongs?",
     look="how the gradient of {x} is reduced",
 )
-def mean_for_sum(ms):
-    return size(ms, -1)
+def mean_for_sum(wrong):
+    return size(wrong, -1)
 
 
 @cause(
@@ -173,8 +179,8 @@ def mean_for_sum(ms):
     "{what}: a sum where a mean belongs?",
     look="how the gradient of {x} is reduced",
 )
-def sum_for_mean(ms):
-    return size(ms, 1)
+def sum_for_mean(wrong):
+    return size(wrong, 1)
 
 
 @cause(
@@ -182,10 +188,10 @@ def sum_for_mean(ms):
     "The gradient of {x} is right, but multiplied by {factor}.",
     look="constant factors, in forward and in backward",
 )
-def scaled(ms):
-    if ms.factor is None:
+def scaled(wrong):
+    if wrong.factor is None:
         return None
-    return {"factor": brief(ms.factor) + reason(ms)}
+    return {"factor": brief(wrong.factor) + reason(wrong)}
 
 
 @cause(
@@ -195,42 +201,44 @@ def scaled(ms):
     "and a forward "
     "that approximates",
 )
-def few_digits(ms):
-    worst, noise = 0.0, 5e-2 if is_rounded(ms[0]) else 0.0
-    for m in ms:
-        off = m.off[:, m.trusted]
-        limit, size = m.limit[:, m.trusted], largest(m.expected)
+def few_digits(wrong):
+    worst, noise = 0.0, 5e-2 if is_rounded(wrong.first) else 0.0
+    for here in wrong.at:
+        off = here.off[:, here.trusted]
+        limit, size = here.limit[:, here.trusted], largest(here.expected)
         # What is wrong of small elements may be a formula, but not if it is noise.
-        if (off > 1e-2 * m.expected.abs()[:, m.trusted] + limit + noise * size).any():
+        if (
+            off > 1e-2 * here.expected.abs()[:, here.trusted] + limit + noise * size
+        ).any():
             return None
         worst = max(worst, ((off - limit) / size).max().item())
-    if worst <= 0 or ms[0].vjp(torch.zeros_like(ms[0].y)).any():
+    if worst <= 0 or wrong.first.vjp(torch.zeros_like(wrong.first.y)).any():
         return None  # something is added; rounding leaves 0
     digits = max(1, math.floor(-math.log10(worst)))
-    lower = ms[0].subject.lower
+    lower = wrong.first.subject.lower
     has_no_more = lower and worst <= ROUNDINGS * torch.finfo(lower).eps
     severity = "note" if has_no_more else None
     return {"digits": number(digits, DIGITS), "severity": severity}
 
 
-def is_rounded(m):
+def is_rounded(here):
     """Is it proportional to grad_output, but that of a sum is not quite the sum of
     those?"""
-    return is_proportional(m) and rest_of_sums(m) > 1e-6
+    return is_proportional(here) and rest_of_sums(here) > 1e-6
 
 
-def is_proportional(m):
+def is_proportional(here):
     """To a multiple of 2, so that what is rounded stays so? A solver's tolerance is no
     error."""
-    off = m.vjp(-1024 * m.vs[0]) / 1024 + m.given[0]
-    error = largest(m.off[:, m.trusted])
-    return largest(off) <= max(1e-6 * largest(m.given), 1e-3 * error)
+    off = here.vjp(-1024 * here.vs[0]) / 1024 + here.given[0]
+    error = largest(here.off[:, here.trusted])
+    return largest(off) <= max(1e-6 * largest(here.given), 1e-3 * error)
 
 
-def rest_of_sums(m):
+def rest_of_sums(here):
     """How far the gradient for a sum is from the sum of the two, as a part of it."""
-    off = m.vjp(m.vs[0] + m.vs[1]) - m.given[0] - m.given[1]
-    return largest(off) / (largest(m.given) or 1.0)
+    off = here.vjp(here.vs[0] + here.vs[1]) - here.given[0] - here.given[1]
+    return largest(off) / (largest(here.given) or 1.0)
 
 
 @cause(
@@ -239,11 +247,11 @@ def rest_of_sums(m):
     look="terms without grad_output as a factor, and what is done to grad_output "
     "itself",
 )
-def not_linear(ms):
-    m = ms[0]
-    if largest(m.vjp(torch.zeros_like(m.y))) > 1e-6 * largest(m.given):
+def not_linear(wrong):
+    here = wrong.first
+    if largest(here.vjp(torch.zeros_like(here.y))) > 1e-6 * largest(here.given):
         return {"how": _(": it is not even zero where grad_output is zero")}
-    if is_proportional(m) and rest_of_sums(m) < 0.1:  # or it is rounded
+    if is_proportional(here) and rest_of_sums(here) < 0.1:  # or it is rounded
         return None
     how = _(", as a clip, a sign or a power makes it")
     return {"how": how, "meant": MEANT}
@@ -258,10 +266,15 @@ def not_linear(ms):
     "one too many.",
     look="PyTorch multiplies grad_output by the conjugate of the derivative",
 )
-def conjugate(ms):
-    if ms[0].is_complex:
-        yield {}, lambda m: m.fits(m.given.conj())
-        yield {}, lambda m: m.fits(m.vjp(v.conj().resolve_conj()).conj() for v in m.vs)
+def conjugate(wrong):
+    if wrong.first.is_complex:
+        yield {}, lambda here: here.fits(here.given.conj())
+        yield (
+            {},
+            lambda here: here.fits(
+                here.vjp(v.conj().resolve_conj()).conj() for v in here.vs
+            ),
+        )
 
 
 @cause(
@@ -269,11 +282,11 @@ def conjugate(ms):
     "The gradient of {x} is right, but {how}.",
     look="the order of the factors, and every transpose",
 )
-def transposed(ms):
-    for way, there in transposes(ms[0].shape):
-        if len(ms[0].shape) > 2:
+def transposed(wrong):
+    for way, there in transposes(wrong.first.shape):
+        if len(wrong.first.shape) > 2:
             way = _("its dimensions are permuted: {way}, it is right").format(way=way)
-        yield {"how": way}, lambda m: m.fits(m.given[:, there])
+        yield {"how": way}, lambda here: here.fits(here.given[:, there])
 
 
 @cause(
@@ -282,12 +295,12 @@ def transposed(ms):
     look="the order in which backward returns its gradients, and what belongs to {x} "
     "only",
 )
-def swapped(ms):
+def swapped(wrong):
     """The words for another input whose gradient this is, and not zero; or None."""
-    for j, name in enumerate(ms[0].subject.inputs):
-        other = ms[0].point.values[j]
-        if j != ms[0].i and other.shape == ms[0].shape:
-            if all(m.beside(j, m.o).fits(m.given) for m in ms):
+    for j, name in enumerate(wrong.first.subject.inputs):
+        other = wrong.first.point.values[j]
+        if j != wrong.first.i and other.shape == wrong.first.shape:
+            if all(here.beside(j, here.o).fits(here.given) for here in wrong.at):
                 return {"other": name}
     return None
 
@@ -298,12 +311,17 @@ def swapped(ms):
     look="the order in which backward receives a grad_output for each output of "
     "forward",
 )
-def of_another_output(ms):
-    for o, name in enumerate(ms[0].point.names):
-        if o != ms[0].o and ms[0].point.outputs[o].shape == ms[0].y.shape:
+def of_another_output(wrong):
+    for o, name in enumerate(wrong.first.point.names):
+        if (
+            o != wrong.first.o
+            and wrong.first.point.outputs[o].shape == wrong.first.y.shape
+        ):
             yield (
                 {"other": name},
-                lambda m: m.beside(m.i, o).fits(map(m.vjp, m.point.vs[o])),
+                lambda here: here.beside(here.i, o).fits(
+                    map(here.vjp, here.point.vs[o])
+                ),
             )
 
 
@@ -313,9 +331,9 @@ def of_another_output(ms):
     look="flips and index arithmetic; the direction, or a conjugate, of a Fourier "
     "transform",
 )
-def reversed_along(ms):
-    for how, there in flips(ms[0].shape):
-        yield {"how": how}, lambda m: m.fits(m.given[:, there])
+def reversed_along(wrong):
+    for how, there in flips(wrong.first.shape):
+        yield {"how": how}, lambda here: here.fits(here.given[:, there])
 
 
 @cause(
@@ -325,16 +343,16 @@ def reversed_along(ms):
     "shifts the "
     "other way than forward)",
 )
-def shifted(ms):
+def shifted(wrong):
     """What moves over the edge may be anything."""
-    for d, n in enumerate(ms[0].shape):
-        step = math.prod(ms[0].shape[d + 1 :])
+    for d, n in enumerate(wrong.first.shape):
+        step = math.prod(wrong.first.shape[d + 1 :])
 
-        def holds(m):
-            index = m.elements // step % n + by
-            inner = m.trusted & (0 <= index) & (index < n)
-            rows = m.given[:, m.elements + (by - n * (index // n)) * step]
-            return not m.zero[inner].all() and m.fits_there(rows, inner)
+        def holds(here):
+            index = here.elements // step % n + by
+            inner = here.trusted & (0 <= index) & (index < n)
+            rows = here.given[:, here.elements + (by - n * (index // n)) * step]
+            return not here.zero[inner].all() and here.fits_there(rows, inner)
 
         half = n // 2 if n > 3 else 0
         for by in sorted(range(-half, half + 1), key=abs)[1:]:
@@ -347,9 +365,9 @@ def shifted(ms):
     "belongs there.",
     look="the transpose of the matrix that multiplies grad_output",
 )
-def jacobian_transposed(ms):
-    if ms.jacobians:
-        given, expected, limit = ms.jacobians
+def jacobian_transposed(wrong):
+    if wrong.jacobians:
+        given, expected, limit = wrong.jacobians
         square = (
             given.shape[0] == given.shape[1] and (given - expected).abs().max() > limit
         )
@@ -361,27 +379,30 @@ def jacobian_transposed(ms):
     "The gradient of {x} would be right if grad_output were {how} before.",
     look="where grad_output enters the gradient of {x}",
 )
-def grad_output_transformed(ms):
+def grad_output_transformed(wrong):
     """Multiplied, divided or masked by what is at hand, or turned."""
-    if ms[0].is_complex:
+    if wrong.first.is_complex:
         return
     ways = {
         N_("multiplied by {name}"): lambda t: t,
         N_("divided by {name}"): lambda t: 1 / t,
     }
-    if ms[0].x.numel() < ms[0].y.numel():
+    if wrong.first.x.numel() < wrong.first.y.numel():
         ways[N_("set to zero wherever {name} is not above 0")] = lambda t: t > 0
-    for (how, made), name in itertools.product(ways.items(), ms[0].tensors):
+    for (how, made), name in itertools.product(ways.items(), wrong.first.tensors):
 
-        def holds(m):
-            t = made(m.tensors[name]).to(m.y.dtype).expand(m.y.shape)
+        def holds(here):
+            t = made(here.tensors[name]).to(here.y.dtype).expand(here.y.shape)
             varies = bool(t.isfinite().all() and (t != t.reshape(-1)[0]).any())
-            return varies and m.fits(m.vjp(v * t) for v in m.vs)
+            return varies and here.fits(here.vjp(v * t) for v in here.vs)
 
-        if ms.ratios is None:  # or it is the same for every grad_output
+        if wrong.ratios is None:  # or it is the same for every grad_output
             yield {"how": _(how).format(name=name)}, holds
-    for how, there in (*flips(ms[0].y.shape), *transposes(ms[0].y.shape)):
-        yield {"how": how}, lambda m: m.fits(m.vjp(v.reshape(-1)[there]) for v in m.vs)
+    for how, there in (*flips(wrong.first.y.shape), *transposes(wrong.first.y.shape)):
+        yield (
+            {"how": how},
+            lambda here: here.fits(here.vjp(v.reshape(-1)[there]) for v in here.vs),
+        )
 
 
 def places(shape):

@@ -41,10 +41,7 @@ class Budget:
     def __init__(self, runs=2000, seconds=60.0):
         self.runs, self.seconds, self.start = runs, seconds, time.monotonic()
         self.spent, self.stopped = 0, ""
-        # What was found for one gradient, to be tried first for the next
-        self.known = []
-        self.mends_all = None  # what was found for all of them
-        self.one_cause = False  # is one local of backward the cause of all of them?
+        self.known = []  # edits found for one gradient, tried first for the next
 
     def fit(self, subject):
         """No more runs than this function may take."""
@@ -98,7 +95,7 @@ def calls_a_second(subject):
 def calls_allowed(subject):
     """How often a diagnosis may call forward: three times as often as until then, or a
     second."""
-    return max(3 * subject.calls, subject.calls_a_second)
+    return max(3 * subject.counts["calls"], subject.calls_a_second)
 
 
 def shared(calls, inputs):

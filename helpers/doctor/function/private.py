@@ -52,7 +52,7 @@ def methods(name, way, everywhere=False):
     with LOCK:
         for each in names:
             WAYS[each] = [*WAYS.get(each, ()), ours]
-            setattr(FunctionMeta, each, Watched(each))
+            setattr(FunctionMeta, each, OnClass(each))
     try:
         yield
     finally:
@@ -63,7 +63,7 @@ def methods(name, way, everywhere=False):
                     delattr(FunctionMeta, each)
 
 
-class Watched:
+class OnClass:
     """The descriptor on FunctionMeta: it returns the method of a Function, wrapped in
     WAYS."""
 

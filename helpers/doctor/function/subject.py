@@ -1,5 +1,6 @@
 """The function under examination: its calls, with other values and other arguments."""
 
+import collections
 import contextlib
 import copy
 import dataclasses
@@ -167,7 +168,7 @@ class Scope(torch.nn.Module):
 
 class Subject:
     """The examined function, callable with other values for the inputs that are
-    differentiated.
+    differentiated. It never changes: `but` and `with_…` return another one.
 
     fn, cls, scope: a copy of what was given; the Function, if it is one; around the
         module
@@ -177,21 +178,21 @@ class Subject:
     examined: which of them are differentiated, by number
     frozen:   which could be, but were given as constants beside others that require a
               gradient
-    inputs, values: the names and values of these
     leaves:   the names of the leaves that required a gradient when they were given
     state:    the names of a module's parameters and buffers
     lower:    the dtype that was given, if it is below float64, and float64 is examined
               instead
     eps:      that of the values as they are
     reference: what computes the same, whose derivative is believed; or None
+    lay:      how a tensor is handed over
+    records:  does it compute something else where nothing is recorded?
+    protects: does backward change what it is handed?
+    counts:   of calls, which all that are made of it share
     """
 
-    lay = staticmethod(torch.clone)  # how a tensor is handed over
-    records = False  # does it compute something else where nothing is recorded?
-    protects = False  # does backward change what it is handed?
-
     def __init__(self, fn, args, kwargs, reference=None):
-        self.reference = reference
+        self.reference, self.counts = reference, collections.Counter()
+        self.lay, self.records, self.protects = torch.clone, False, False
         fn, args, kwargs = unfolded(fn, args, kwargs)
         owner = getattr(fn, "__self__", None)
         self.cls = owner if isinstance(owner, type(Function)) else None
@@ -209,7 +210,7 @@ class Subject:
             fn = module if owner is None else getattr(module, fn.__name__)
             self.scope = Scope(module)
             state = [*module.named_parameters(), *module.named_buffers()]
-        self.fn, self.split, self.left, self.calls = fn, len(args), [], 0
+        self.fn, self.split = fn, len(args)
         names = self.argument_names(len(args))
         self.arguments = dict(zip(names, args, strict=True)) | kwargs
         slots = [
@@ -232,8 +233,8 @@ class Subject:
             dict(vars(t)) for _name, t in slots[: len(slots) - len(state)]
         ]
         self.attributes += attributes
-        self.dtype = None  # of the examination; None is as given
-        self.choose(examined)
+        self.tensors, self.examined = self.original, examined
+        self.eps = eps_of(self.values)
         dtypes = (v.dtype.to_real() for v in self.values)
         self.lower = next((d for d in dtypes if torch.finfo(d).eps > 1e-10), None)
 
@@ -255,7 +256,46 @@ class Subject:
         ]
         return names + [rest[0].format(k) for k in range(count - len(names))]
 
+    # --- others like it ---------------------------------------------------------------
+
+    def but(self, **changes):
+        """The same, but for these attributes."""
+        other, cls = object.__new__(type(self)), type(self)
+        for name, value in vars(self).items():
+            if not isinstance(getattr(cls, name, None), functools.cached_property):
+                setattr(other, name, value)
+        for name, value in changes.items():
+            setattr(other, name, value)
+        return other
+
+    def with_inputs(self, examined):
+        """It, differentiated with respect to the tensors of these numbers."""
+        other = self.but(examined=examined)
+        return other.but(eps=eps_of(other.values))
+
+    def with_dtype(self, dtype):
+        """It, in `dtype` and the complex type that belongs to it; None: as given."""
+        tensors = self.original
+        if dtype:
+            wide = dtype.to_complex()
+            tensors = [
+                t.to(wide if t.is_complex() else dtype) if is_number(t) else t
+                for t in tensors
+            ]
+        other = self.but(tensors=tensors)
+        return other.but(eps=eps_of(other.values))
+
     # --- what is known of it ----------------------------------------------------------
+
+    @functools.cached_property
+    def inputs(self):
+        """The names of what is differentiated."""
+        return [self.names[k] for k in self.examined]
+
+    @functools.cached_property
+    def values(self):
+        """The tensors that are differentiated."""
+        return [self.tensors[k] for k in self.examined]
 
     calls_a_second = functools.cached_property(calls_a_second)
 
@@ -288,28 +328,10 @@ class Subject:
 
     # --- its calls --------------------------------------------------------------------
 
-    def choose(self, examined):
-        """Differentiate with respect to the tensors of these numbers."""
-        self.examined, self.inputs = examined, [self.names[k] for k in examined]
-        self.use(self.dtype)
-
-    def use(self, dtype):
-        """Work in `dtype` (and the complex type that belongs to it), or as given if
-        None."""
-        self.dtype = dtype
-        self.tensors = [
-            t.to(dtype.to_complex() if t.is_complex() else dtype)
-            if dtype and is_number(t)
-            else t
-            for t in self.original
-        ]
-        self.values = [self.tensors[k] for k in self.examined]
-        self.eps = max((torch.finfo(v.dtype).eps for v in self.values), default=0.0)
-
     def call(self, tensors, fn=None):
         """What the function, or `fn`, returns for these tensors instead of those that
-        it was given."""
-        self.calls += 1
+        it was given; and the state of the module that it leaves."""
+        self.counts["calls"] += 1
         supply = iter(tensors)
         values = mapped(self.arguments, "", lambda *_slot: next(supply))
         args = [values.pop(name) for name in [*values][: self.split]]
@@ -317,14 +339,13 @@ class Subject:
 
     def within(self, state, do):
         """do(), with these tensors as the state of the module, which backward may ask
-        for, too."""
+        for, too; and the state that it leaves."""
         if not self.is_module:
-            return do()
+            return do(), []
         state = {f"module.{name}": t for name, t in zip(self.state, state, strict=True)}
         result = torch.func.functional_call(self.scope, state, (do,))
         # functional_call puts here what the module put there.
-        self.left = list(state.values())
-        return result
+        return result, list(state.values())
 
     def run(self, values, needs=True, seed=0):
         """One forward pass. needs: whether each examined input requires a gradient."""
@@ -352,7 +373,7 @@ class Subject:
         reseed(seed)
         watch = on_ctx("save_for_backward", saves)
         with phase("forward"), watch if any(needs) else contextlib.nullcontext():
-            result = self.call(passed)
+            result, left = self.call(passed)
         everything = tensors(result, "output")
         others = [t for _name, t in everything if not has_gradient(t)]
         found = [(name, t) for name, t in everything if has_gradient(t)]
@@ -369,7 +390,7 @@ class Subject:
             saved,
             stale,
             others,
-            self.left,
+            left,
             [passed[k] for k in self.examined],
         )
 
@@ -398,7 +419,9 @@ class Subject:
             phase("backward"),
             own_grads() if self.protects else contextlib.nullcontext(),
         ):
-            grads = self.within(run.state, lambda: run.grads(outputs, vs, **options))
+            grads, _state = self.within(
+                run.state, lambda: run.grads(outputs, vs, **options)
+            )
         for o, copy_of_o in zip(outputs, kept, strict=True):
             if not has_memory(o):
                 o.data = copy_of_o
@@ -419,9 +442,15 @@ class Subject:
         )
         reseed(0)
         with phase("reference"), torch.enable_grad():
-            result = self.call([t.clone() for t in given.values()], self.reference)
+            given = [t.clone() for t in given.values()]
+            result, _state = self.call(given, self.reference)
         found = tensors(result, "output")
         return [t for _name, t in found if has_gradient(t)], leaves
+
+
+def eps_of(values):
+    """That of the coarsest."""
+    return max((torch.finfo(v.dtype).eps for v in values), default=0.0)
 
 
 def unfolded(fn, args, kwargs):
@@ -443,10 +472,7 @@ def with_other_arguments(subject):
         is_int = type(value) is int and only_compute(subject.functions)
         if is_int or type(value) is float:
             new = 0.8 * value if type(value) is float else value + 1
-            other = copy.copy(subject)
-            other.arguments = subject.arguments | {name: new}
-            other.numbers = subject.numbers | {f"`{name}`": new}
-            yield other
+            yield subject.but(arguments=subject.arguments | {name: new})
 
 
 def of_sizes(subject, few, alone=None):
@@ -457,7 +483,6 @@ def of_sizes(subject, few, alone=None):
          share stays: of equal halves, both change.
     The state of a module stays as it is.
     """
-    other = copy.copy(subject)
     own = subject.tensors[: len(subject.tensors) - len(subject.state)]
     chosen = {n: indices(own, n, m) for n, m in few.items()}
     with forgiving():
@@ -471,8 +496,8 @@ def of_sizes(subject, few, alone=None):
             if ends and few[min(ends)] < min(ends):  # perhaps into what is smaller now
                 cut = cut % few[min(ends)]
             own[k] = cut if is_index(t) else normalized_as(t, cut)
-        other.tensors = [t.contiguous() for t in own] + subject.tensors[len(own) :]
-        other.values = [other.tensors[k] for k in other.examined]
+        own = [t.contiguous() for t in own] + subject.tensors[len(own) :]
+        other = subject.but(tensors=own)
         if all(y.numel() and y.isfinite().all() for y in other.forward(other.values)):
             yield other
 

@@ -8,32 +8,47 @@ chain.py      where a backward goes wrong first, by forward's own gradients
 """
 
 import functools
+from dataclasses import dataclass
 
 from ..function.isolation import forgiving
+from ..measure.gradient import are_right
+from ..report import Change
 from . import goals
-from .chain import first_wrong
+from .chain import FirstWrong, first_wrong
 from .goals import exits, other_flag
 
 __all__ = ["exits", "find", "other_flag", "uncut_if"]
 
 
+@dataclass(frozen=True)
+class Found:
+    """What is known of a wrong gradient.
+
+    change: the `Change` that mends it, or None; mends_all: and all others, too?
+    first:  the `FirstWrong` where backward goes wrong, or None
+    """
+
+    change: Change | None = None
+    mends_all: bool = False
+    first: FirstWrong | None = None
+
+
 def find(wrong, budget, few):
-    """(`Change`, `FirstWrong`) of a wrong gradient: what mends it, and where it goes
-    wrong first; None for what is not known.
+    """What is `Found` of a wrong gradient.
 
     wrong: the `WrongGradient`
     few: is what is foreseen enough, because it has a name?
     """
-    subject, right = wrong[0].subject, functools.partial(goals.is_right, wrong)
+    subject, right = wrong.first.subject, functools.partial(are_right, wrong.at)
     first = None
     with forgiving():
         budget.fit(subject)
         codes = [code for code in goals.forward_codes(subject) if not code.cls]
         if change := goals.uncut_if(subject, codes, right):
-            return change, None
+            return Found(change)
         first = first_wrong(wrong, budget)
-        return goals.right_if(wrong, budget, few, first), first
-    return None, first
+        return Found(*goals.right_if(wrong, budget, few, first), first)
+    return Found(first=first)
 
 
 def uncut_if(subject, right):

@@ -17,8 +17,7 @@ import itertools
 import operator
 import re
 import textwrap
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
 from torch.autograd import Function
@@ -28,10 +27,11 @@ from ..function.isolation import forgiving
 from ..function.private import methods, takes_ctx
 from ..function.source import UnsuitableError, harmless
 from ..function.tensors import is_number, largest
+from ..measure.gradient import are_right
 from ..report import brief
 from ..words import N_, _, listed
 from .edits import Code, running
-from .goals import codes_of, is_right, others_of
+from .goals import codes_of, others_of
 
 WATCH = "the_doctor_watches"
 PROOFS = 80  # interventions, at most
@@ -61,7 +61,8 @@ RIGHT = N_("{here} is the gradient of `{other}`")
 # --- a function whose locals are watched ----------------------------------------------
 
 
-class Site(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Site:
     """Where a local is bound, or something returned: `name` is that of the local, or
     None."""
 
@@ -140,8 +141,8 @@ def bound_by(node):
     return list(dict.fromkeys(found))
 
 
-class Watched:
-    """A method of a Function, and what it calls, whose locals are handed to `seen`."""
+class Method:
+    """A method of a Function, and what it calls, whose locals can be watched."""
 
     def __init__(self, method, cls):
         self.codes, self.sites, self.trees = codes_of([method], cls), [], []
@@ -350,7 +351,8 @@ class Record:
 # --- the chain ------------------------------------------------------------------------
 
 
-class Target(NamedTuple):
+@dataclass(frozen=True)
+class Target:
     """What a local of backward should hold: the gradient of a local of forward, the sum
     of some of its uses, or its value; turned: transposed."""
 
@@ -375,7 +377,7 @@ class Chain:
     def __init__(self, cls):
         self.cls, self.ctx_too = cls, takes_ctx(cls)
         backward = cls.vjp if cls.backward is Function.backward else cls.backward
-        self.forward, self.backward = Watched(cls.forward, cls), Watched(backward, cls)
+        self.forward, self.backward = Method(cls.forward, cls), Method(backward, cls)
         # A kernel may take no memory but what its own code has prepared.
         if not all(harmless(code, cls) for code in self.backward.codes):
             raise UnsuitableError
@@ -422,7 +424,7 @@ class Chain:
 
         return self.running(of_call)
 
-    def events(self, m, turn):
+    def events(self, wrong, turn):
         """(record, {key: value}) of the first call in a backward pass: of each local
         that it binds, in this order."""
         found = []
@@ -445,8 +447,9 @@ class Chain:
 
         with self.running(of_call):
             # All outputs together, so that no path is silent.
-            vs = [vs[turn] for vs in m.point.vs]
-            m.subject.backward(m.subject.run(m.point.values), vs)
+            vs = [vs[turn] for vs in wrong.point.vs]
+            run = wrong.subject.run(wrong.point.values)
+            wrong.subject.backward(run, vs)
         return found[0]
 
 
@@ -479,11 +482,11 @@ class FirstWrong:
 
 def first_wrong(wrong, budget):
     """The `FirstWrong` of this `WrongGradient`, or None where nothing is proved."""
-    for cls in wrong[0].subject.functions:
+    for cls in wrong.first.subject.functions:
         with contextlib.suppress(UnsuitableError), forgiving():
             chain = Chain(cls)
             with chain.instead():
-                agrees = is_right(wrong)
+                agrees = are_right(wrong.at)
             if agrees and (found := Search(chain, wrong, budget).found()):
                 return found
     return None
@@ -494,8 +497,8 @@ class Search:
 
     def __init__(self, chain, wrong, budget):
         self.chain, self.wrong, self.budget = chain, wrong, budget
-        self.record, self.events, grads = chain.events(wrong[0], 0)
-        self.again, self.events_again, _grads = chain.events(wrong[-1], 1)
+        self.record, self.events, grads = chain.events(wrong.first, 0)
+        self.again, self.events_again, _grads = chain.events(wrong.at[-1], 1)
         self.stay, self.proofs = others_of(wrong), 0
         self.grads = [g for g in grads if isinstance(g, torch.Tensor)]
 
@@ -601,7 +604,7 @@ class Search:
             return None
         for size in range(n - 1, 0, -1):
             for uses in itertools.combinations(range(n), size):
-                part = target._replace(uses=uses)
+                part = replace(target, uses=uses)
                 if alike(self.events[key], part.of(self.record, self.events[key])):
                     other = self.events_again[key]
                     if alike(other, part.of(self.again, other)):
@@ -635,7 +638,7 @@ class Search:
         # With other sizes, a loop takes other turns.
         again = self.wrong.again if self.turns(key) > 1 else self.wrong.others
         with forgiving(), self.chain.putting(key, target):
-            return is_right(self.wrong) and self.stay() and is_right(again)
+            return are_right(self.wrong.at) and self.stay() and are_right(again)
         return False
 
     def turns(self, key):
@@ -647,8 +650,7 @@ class Search:
     def told(self, key, target, relation, right):
         is_cause = False
         with forgiving(), self.chain.putting(key, target):
-            is_cause = is_right(self.wrong.together)
-        self.budget.one_cause |= is_cause
+            is_cause = are_right(self.wrong.together)
         site, local = (
             self.chain.backward.sites[key[0]],
             self.record.locals[target.local],

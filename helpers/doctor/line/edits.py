@@ -7,7 +7,7 @@ import functools
 import inspect
 import threading
 import types
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from ..function.source import Source, code_of, nodes_of, place
 from ..report import Change
@@ -30,7 +30,8 @@ VALUES = (
 OTHER = 1.0625e-77  # a constant that no code holds; what is to run takes its place
 
 
-class Edit(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Edit:
     """What stands in a function instead of something else.
 
     code: the `Code` that is edited; node: the node of its tree that is

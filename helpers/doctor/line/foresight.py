@@ -26,7 +26,7 @@ EXACT = 1e-9  # of it is rounding
 LIKELY = 1e-4  # of what is to mend may be left
 
 
-class Watched:
+class Expression:
     """An expression: its values, the slopes of three projections of the gradient, its
     variables.
 
@@ -78,22 +78,17 @@ class Foresight:
     """The record of one run of backward, which tells of an edit how much it would leave
     to mend.
 
-    codes: of the functions that may be edited; gradient(): of the measured input, with
-           its graph
+    codes: of the functions that may be edited; wrong: the `Gradient` that is to be
+           mended; gradient(): what backward gives for it, with its graph
     hands: {expression that is assigned or returned: {text: value} of what is at hand
            there}
     """
 
-    def __init__(self, codes, comparison, gradient, budget):
-        self.m, self.codes, self.gradient, self.budget = (
-            comparison,
-            codes,
-            gradient,
-            budget,
-        )
-        self.evaluated = 0
-        dice, m = torch.Generator().manual_seed(5), comparison
-        off = torch.where(m.trusted, m.expected[0] - m.sampled[0], 0)
+    def __init__(self, codes, wrong, gradient, budget):
+        self.codes, self.wrong = codes, wrong
+        self.gradient, self.budget, self.evaluated = gradient, budget, 0
+        dice = torch.Generator().manual_seed(5)
+        off = torch.where(wrong.trusted, wrong.expected[0] - wrong.sampled[0], 0)
         self.weights = torch.randn(3, len(off), generator=dice, dtype=off.dtype).to(
             off.device
         )
@@ -111,7 +106,7 @@ class Foresight:
         }
 
     def is_recorded(self, nodes):
-        self.sites = [Watched(*pair) for pair in nodes]
+        self.sites = [Expression(*pair) for pair in nodes]
         with forgiving(), contextlib.ExitStack() as stack:
             for code in self.codes:
                 made = code.compiled(
@@ -139,13 +134,13 @@ class Foresight:
         return value + site.leaves[-1]
 
     def record(self, grad):
-        row = self.m.row(grad)
-        off = (row[self.m.elements] - self.m.sampled[0]).abs()
-        if (off > self.m.limit[0])[self.m.trusted].any():
+        row = self.wrong.row(grad)
+        off = (row[self.wrong.elements] - self.wrong.sampled[0]).abs()
+        if (off > self.wrong.limit[0])[self.wrong.trusted].any():
             raise ValueError("it does something else when it is recorded")
         leaves, rows = [leaf for site in self.sites for leaf in site.leaves], []
         for weights in self.weights:
-            w = torch.zeros_like(row).index_copy(0, self.m.elements, weights)
+            w = torch.zeros_like(row).index_copy(0, self.wrong.elements, weights)
             w = w.reshape(grad.shape).to(grad.dtype)
             rows.append(
                 torch.autograd.grad(
@@ -195,7 +190,7 @@ class Foresight:
                     return 0 * total
                 if new.shape != value.shape or new.dtype != value.dtype:
                     # What the engine would have to sum is no mend.
-                    is_grad = site.is_returned and value.shape == self.m.shape
+                    is_grad = site.is_returned and value.shape == self.wrong.shape
                     return 0 * total if is_grad else None
                 total = total + (slopes @ (new.detach() - value).flatten()).real
         except Exception:

@@ -11,6 +11,7 @@ from torch.autograd import Function
 from ..function.isolation import forgiving
 from ..function.source import UnsuitableError, closure, harmless, nodes_of
 from ..function.subject import own_grads
+from ..measure.gradient import are_right
 from ..words import _, listed
 from .edits import Code, edited, running
 from .foresight import HOPELESS, LIKELY, Foresight
@@ -23,11 +24,10 @@ FURTHER = (
 
 
 def first_that_holds(wrong, edits, budget, fits):
-    """The first edit with which fits(edit) is true, and the others are right; or None.
-
-    A few more are tried for one with which all that is wrong is right, too.
+    """The first edit with which fits(edit) is true, and the others are right, or None;
+    and whether all that is wrong is right with it, for which a few more are tried.
     """
-    subject, found, further = wrong[0].subject, None, 0
+    subject, found, further = wrong.first.subject, None, 0
     for edit in itertools.chain(tuple(budget.known), edits):
         further += found is not None
         if budget.is_spent or further > FURTHER:
@@ -35,15 +35,14 @@ def first_that_holds(wrong, edits, budget, fits):
         budget.spent += 1
         # The others are made without the edit.
         if in_place(subject, edit, functools.partial(fits, edit)) and in_place(
-            subject, edit, functools.partial(is_right, wrong.others)
+            subject, edit, functools.partial(are_right, wrong.others)
         ):
             found = found or edit
-            if in_place(subject, edit, functools.partial(is_right, wrong.together)):
-                found = budget.mends_all = edit
-                break
-    if found:
-        budget.known.append(found)  # to be tried first for the next one
-    return found
+            if in_place(subject, edit, functools.partial(are_right, wrong.together)):
+                budget.known.append(edit)
+                return edit, True
+    budget.known += [found] if found else []
+    return found, False
 
 
 def in_place(subject, edit, test):
@@ -72,31 +71,31 @@ def in_place(subject, edit, test):
 
 
 def right_if(wrong, budget, few, first):
-    """The `Change` that makes this gradient right, and leaves right ones alone; or
-    None.
+    """The `Change` that makes this gradient right, and leaves right ones alone, or
+    None; and whether it makes all right.
 
     few: as in `find`; first: the `FirstWrong` that is known, in whose line it is sought
          first, and nowhere else if there a path is missing
     """
     # Only what does nothing but compute may run in another form.
     codes = [
-        code for code in backward_codes(wrong[0].subject) if harmless(code, code.cls)
+        code for code in backward_codes(wrong.first.subject) if harmless(code, code.cls)
     ]
-    stay, alone = others_of(wrong), functools.partial(right_alone, wrong[0].subject)
+    stay, alone = others_of(wrong), functools.partial(right_alone, wrong.first.subject)
 
     def fits(edit):
         flags = FLAG in edit.quoted()[0]
-        return is_right(wrong) and stay() and (not flags or alone())
+        return are_right(wrong.at) and stay() and (not flags or alone())
 
     edits = candidates(codes, wrong, budget, few, first) if codes else ()
-    edit = first_that_holds(wrong, edits, budget, fits)
-    return edit and edit.change(tried=bool(wrong.of_other_sizes))
+    edit, mends_all = first_that_holds(wrong, edits, budget, fits)
+    return edit and edit.change(tried=bool(wrong.of_other_sizes)), mends_all
 
 
 def candidates(codes, wrong, budget, few, first):
     """Edits of these functions: those that are foreseen to mend it, then others that
     may; last, those that divide by what may be 0."""
-    case = wrong[0]
+    case = wrong.first
 
     def gradient():
         run = case.subject.run(case.point.values)
@@ -162,13 +161,9 @@ def right_alone(subject):
     return True
 
 
-def is_right(wrong):
-    return all(m.fits(m.rows_of(m.subject.run(m.point.values))) for m in wrong)
-
-
 def others_of(wrong):
     """What tells whether the gradients that are right now are so still."""
-    point = wrong[0].point
+    point = wrong.first.point
     before = {
         (j, o): grad.clone()
         for o in range(len(point.outputs))
@@ -213,12 +208,16 @@ def right_by(rows, subject, codes, right):
 def exits(subject):
     """What leaves autograd in the functions that forward calls, in words; or None."""
     found = [
-        edit for code in forward_codes(subject) for edit in edits_of(code, {}, CUTS)
+        edit
+        for code in forward_codes(subject)
+        if not code.cls  # where nothing is recorded anyway
+        for edit in edits_of(code, {}, CUTS)
     ]
     said = [
         _("`{old}` ({place})").format(old=edit.code.quoted(edit)[1], place=edit.place())
-        for edit in found[:3]
+        for edit in found
     ]
+    said = [*dict.fromkeys(said)][:3]
     return (
         _("what leaves autograd: {these}").format(these=listed(said)) if said else None
     )

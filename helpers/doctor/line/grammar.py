@@ -322,21 +322,21 @@ def edits_of(code, hands, rows=EXPRESSIONS):
 
 def divides(edit, hand):
     """Does it divide by a value that may be 0, and by which nothing else divides?"""
-    news = [
-        part.right
-        for text in edit.puts.values()
-        if not isinstance(edit.node, ast.stmt)
-        for part in ast.walk(ast.parse(text, mode="eval"))
-        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div)
-    ]
-    known = [part.right for part in edit.code.parts if isinstance(part, ast.BinOp)]
-    safe = {ast.unparse(right) for right in known} | {
-        name for name, value in hand.items() if not torch.is_tensor(value)
+    if isinstance(edit.node, ast.stmt):
+        return False
+    news = [ast.walk(ast.parse(text, mode="eval")) for text in edit.puts.values()]
+    numbers = [name for name, value in hand.items() if not torch.is_tensor(value)]
+    safe = {*divisors(edit.code.parts), *numbers}
+    new = divisors(itertools.chain(*news)) - safe
+    return not all(re.fullmatch(SIZE, text) for text in new)
+
+
+def divisors(nodes):
+    return {
+        ast.unparse(node.right)
+        for node in nodes
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
     }
-    return any(
-        not re.fullmatch(SIZE, text := ast.unparse(new)) and text not in safe
-        for new in news
-    )
 
 
 def operands(code, hand):

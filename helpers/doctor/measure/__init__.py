@@ -1,7 +1,9 @@
 """What a gradient is, and what it should be.
 
-`screen` says which gradients are wrong, by v · J · u along a few random directions;
-`Point` says what they should be, element by element; a `Comparison` compares that with
-what backward gives. How exactly is decided here and nowhere else: by `agrees` and by
-`Comparison.fits`.
+slopes.py     derivatives from differences of forward
+screening.py  which gradients are wrong, by v · J · u along a few random directions
+point.py      what the gradients should be at one point, element by element
+gradient.py   a gradient as it is and as it should be, at one point and at several
+
+How exactly is decided here and nowhere else: by `agrees` and by `Gradient.fits`.
 """

@@ -104,7 +104,8 @@ def examined(call, end, faithful, accept, reference, lines):
                 reference=reference,
             )
             if exam.subject.lower and call.autocasts:
-                exam.subject.lower = call.autocasts[0][1]  # in which it is precise
+                # In which it is precise.
+                exam.subject = exam.subject.but(lower=call.autocasts[0][1])
             if not exam.subject.values:
                 return _("no input that requires a gradient has elements")
             if returns_another(call, exam):

@@ -75,6 +75,12 @@ class Visit(Report):
         return [one for one in self.judged if one.input not in known]
 
     @property
+    def may_be_meant(self):
+        """Is it wrong, but by nothing that may not be meant, as a surrogate is?"""
+        found = [f for f in self.findings if f.severity == "error"]
+        return bool(found) and all(f.meant for f in found)
+
+    @property
     def serious(self):
         """Errors and warnings. Notes are left out: a float32 program has many."""
         return [finding for finding in self.findings if finding.severity != "note"]
@@ -129,10 +135,13 @@ class Found:
         if not self.ended:
             return _("Rounds: still under way")
         wrong = sum(not visit.ok for visit in self.visits)
+        meant = sum(visit.may_be_meant for visit in self.visits)
         warned = sum(visit.ok and bool(visit.serious) for visit in self.visits)
         missed = sum(bool(visit.missed) for visit in self.visits)
         counts = [number(len(self.visits), FUNCTIONS)]
-        counts.append(_("{n} wrong").format(n=wrong or _("none")))
+        counts.append(_("{n} wrong").format(n=wrong - meant or _("none")))
+        if meant:
+            counts.append(_("{n} wrong unless that is meant").format(n=meant))
         if warned:
             counts.append(_("{n} warned of").format(n=warned))
         if missed:

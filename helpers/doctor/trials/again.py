@@ -19,7 +19,7 @@ from ..function.isolation import CallError
 from ..function.source import Source, UnsuitableError
 from ..function.subject import graph, resized, with_other_arguments
 from ..report import error, warning
-from ..words import N_, _, listed
+from ..words import N_, _
 
 NOT_DETERMINISTIC = error(
     "backward-not-deterministic",
@@ -33,8 +33,10 @@ STATE_BETWEEN_CALLS = error(
 )
 LAYOUT = error(
     "grad-output-layout",
-    "Backward {fails} a grad_output that is {when}.",
-    look="code that reads memory directly (.view, data_ptr, kernels), and assertions",
+    "Backward gives another gradient for a grad_output that is {when}.",
+    "code that reads memory directly (.view, data_ptr, kernels), and assertions",
+    N_("Backward fails with a grad_output that is {when}."),
+    N_("Backward gives no gradient for a grad_output that is {when}."),
 )
 INPUT_LAYOUT = error(
     "input-layout",
@@ -43,9 +45,17 @@ INPUT_LAYOUT = error(
 )
 NONE_NOT_HANDLED = error(
     "none-not-handled",
-    "Backward {fails} None, which arrives for an output that is not used, or when "
-    "what follows passes no gradient on.",
-    look="set_materialize_grads(False) demands an answer to None",
+    "Backward gives another gradient for None than for zeros; None arrives for an "
+    "output that is not used, or when what follows passes no gradient on.",
+    "set_materialize_grads(False) demands an answer to None",
+    N_(
+        "Backward fails with None, which arrives for an output that is not used, or when "
+        "what follows passes no gradient on."
+    ),
+    N_(
+        "Backward gives no gradient for None, which arrives for an output that is not "
+        "used, or when what follows passes no gradient on."
+    ),
 )
 COPY_ASKED = N_(
     "ctx.needs_input_grad, in place of `{code}` (line {line}, in `{function}`): inside "
@@ -58,8 +68,7 @@ ONLY_ONCE = warning(
 )
 NOT_ASKED = warning(
     "needs-input-grad-ignored",
-    "When only {x} requires a gradient, backward still computes that of {others}.",
-    look="ctx.needs_input_grad",
+    "`ctx.needs_input_grad` is not asked.",
 )
 SHARED = error(
     "another-user",
@@ -69,8 +78,10 @@ SHARED = error(
 )
 ONLY_ONE = error(
     "needs-input-grad-wrong",
-    "Backward {fails} {x} as the only input that requires a gradient.",
-    look="the use of ctx.needs_input_grad",
+    "Backward gives another gradient for {x} as the only input that requires one.",
+    "the use of ctx.needs_input_grad",
+    N_("Backward fails with {x} as the only input that requires a gradient."),
+    N_("Backward gives no gradient for {x} as the only input that requires one."),
 )
 
 
@@ -198,14 +209,12 @@ def input_layouts(exam):
     floors = [0.0] * len(exam.run.outputs) + exam.floors
     names = [None] * len(exam.run.outputs) + subject.inputs
     for when, lay in ODD.items() if not exam.draws else ():
-        subject.lay = lay
+        other = subject.but(lay=lay)
         try:
-            run = exam.another_run()
-            found = [*run.outputs, *subject.backward(run, exam.vs)]
+            run = other.run(other.values)
+            found = [*run.outputs, *other.backward(run, exam.vs)]
         except CallError:
             continue
-        finally:
-            del subject.lay
         for x, *pair in zip(names, found, expected, floors, strict=True):
             if not exam.same(*pair):
                 of_x = x and _("The gradient of `{x}`").format(x=x)
@@ -331,8 +340,7 @@ def one_input(exam):
             more = {"severity": severity, "change": change}
             yield from exam.compare(ONLY_ONE, lambda g=grads: g, expected, x, **more)
             return
-        if spent == total > 0 and (vain := in_vain(exam, i, returned)):
-            ignored.append((x, vain))
-    if len(ignored) == len(subject.inputs):
-        x, vain = ignored[0]
-        yield NOT_ASKED(x, others=listed(vain, last=" and "))
+        if spent == total > 0 and in_vain(exam, i, returned):
+            ignored.append(x)
+    if ignored == subject.inputs:
+        yield NOT_ASKED()

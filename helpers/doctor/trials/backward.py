@@ -6,7 +6,7 @@ import torch
 from ..causes.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
 from ..function.isolation import CallError, OwnGenerators, draws
 from ..function.tensors import has_memory, is_number, largest, position, worst
-from ..measure.comparison import Point
+from ..measure.point import Point
 from ..report import brief, error, note, warning
 from ..words import _
 

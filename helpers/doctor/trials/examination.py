@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import re
+from dataclasses import replace
 
 import torch
 
@@ -40,6 +41,20 @@ DONATED = N_(
 APART = "double-backward-wrong", "low-precision", "input-layout"
 
 
+LAST = "needs-input-grad-ignored"  # of all findings
+
+
+def join_shapes(findings):
+    """The note that the engine sums a gradient of another shape is a part of the error
+    about that gradient, if there is one."""
+    for note in [f for f in findings if f.code == "engine-sums"]:
+        for k, f in enumerate(findings):
+            if f.severity == "error" and f.input == note.input:
+                findings[k] = replace(f, message=f"{f.message} {note.message}")
+                findings.remove(note)
+                break
+
+
 def tolerance(eps):
     """The part of a gradient by which differences may be off, with numbers of this
     eps."""
@@ -73,12 +88,13 @@ class Examination:
             of_a_program,
         )
         if of_a_program:
-            self.subject.leaves = set()  # the copies are, what was copied perhaps not
+            # The copies are, what was copied perhaps not.
+            self.subject = self.subject.but(leaves=set())
         self.state = State(self.subject)
         self.findings, self.dice, self.examined = [], Dice(), True
         self.lines = Budget() if lines is True else lines
         if as_given:
-            self.subject.lower = None
+            self.subject = self.subject.but(lower=None)
         self.first = None  # the gradients of the first backward pass
         self.judged = {x: Judged(x) for x in self.subject.inputs}
 
@@ -101,7 +117,9 @@ class Examination:
         finally:
             self.state.restore()
         self.findings += self.lines.findings() if self.lines else ()
-        self.findings.sort(key=lambda f: list(SEVERITIES).index(f.severity))
+        join_shapes(self.findings)
+        order = [*SEVERITIES]
+        self.findings.sort(key=lambda f: (f.code == LAST, order.index(f.severity)))
         judged = [self.judged[x] for x in self.subject.names if x in self.judged]
         return Report(self.subject.label, self.findings, self.examined, judged)
 
@@ -164,18 +182,22 @@ class Examination:
         """Say in the report that the gradient of this input was not judged, and why."""
         self.judged[x] = Judged(x, why=why, meant=meant)
 
+    def note_judged(self, x, **changes):
+        """The same for what was judged of it."""
+        self.judged[x] = replace(self.judged[x], **changes)
+
     # --- in which precision, and of which inputs --------------------------------------
 
     def refused(self):
         """What the function raises in float64, so that it is examined as given; or
         None."""
-        if self.subject.lower:
-            self.subject.use(torch.float64)
+        given = self.subject
+        if given.lower:
+            self.subject = given.with_dtype(torch.float64)
             try:
                 self.try_out()
             except CallError as raised:
-                self.subject.use(None)
-                self.subject.lower = None
+                self.subject = given.but(lower=None)
                 self.state.restore()
                 self.try_out()
                 return raised
@@ -184,19 +206,18 @@ class Examination:
     def choose_among_the_frozen(self):
         """Judge what was given as a constant, too, where backward has a gradient for
         it."""
-        subject = self.subject
-        for k in subject.frozen:
-            chosen, x = subject.examined, subject.names[k]
-            subject.choose(sorted([*chosen, k]))
+        for k in self.subject.frozen:
+            before, x = self.subject, self.subject.names[k]
+            self.subject = before.with_inputs(sorted([*before.examined, k]))
             grad, meant = None, True
             why = _("it requires no gradient, and backward returns None for it")
             try:
-                grad = self.try_out()[subject.examined.index(k)]
+                grad = self.try_out()[self.subject.examined.index(k)]
             except CallError:
                 meant = False
                 why = _("it requires no gradient, and the function fails once it does")
             if grad is None:
-                subject.choose(chosen)
+                self.subject = before
                 self.not_judged(x, why, meant)
             else:
                 self.judged[x] = Judged(x)
@@ -241,11 +262,12 @@ class Examination:
     @contextlib.contextmanager
     def as_it_was_given(self):
         """Inside, the function is called with inputs of the dtype that was given."""
-        self.subject.use(None)
+        before = self.subject
+        self.subject = before.with_dtype(None)
         try:
             yield self.subject
         finally:
-            self.subject.use(torch.float64 if self.subject.lower else None)
+            self.subject = before
 
     @functools.cached_property
     def run(self):
@@ -306,7 +328,7 @@ class Examination:
         grads = [None if grad is None else grad.clone() for grad in grads]
         changed = any(not equal(g, copy) for g, copy in handed)
         if changed:  # what follows from that is no finding of its own
-            self.subject.protects = True
+            self.subject = self.subject.but(protects=True)
             grads = self.gradients()
         saved = [
             t
@@ -402,11 +424,7 @@ class Examination:
             self.subject.inputs, found, expected, self.floors, strict=True
         ):
             if not self.same(*pair):
-                fails = (
-                    "gives no gradient for"
-                    if pair[0] is None
-                    else "gives another gradient for"
-                )
-                yield text(x or name, fails=fails, **words)
+                message = text.none if pair[0] is None else text.message
+                yield text(x or name, message=message, **words)
                 return False
         return True

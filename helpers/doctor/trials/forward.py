@@ -88,7 +88,7 @@ def forward_twice(exam):
     except CallError:
         again = []
     if not exam.all_same(again, outputs):  # or is it that nothing is recorded?
-        subject.records = True
+        exam.subject = subject = subject.but(records=True)
         again = exam.another_run().outputs
     with contextlib.suppress(CallError):
         if exam.all_same(again, outputs):
@@ -126,7 +126,7 @@ def precision_inside(exam):
     # The last call is the one to which exam.run belongs.
     coarse = Grain.within(subject.values, lambda: subject.forward(subject.values))
     if coarse > max(subject.eps, 1e-10):
-        subject.eps = coarse
+        exam.subject = subject = subject.but(eps=coarse)
         yield COARSE_INSIDE(dtype=brief(dtype_of(coarse)))
     dtype = brief(dtype_of(max(subject.eps, exam.saved_coarsely)))
     if subject.eps > TOO_COARSE_FROM or exam.tolerance > 1:

@@ -7,8 +7,10 @@ import torch
 
 from ..function.budget import calls_allowed, shared
 from ..function.tensors import Dice, as_vector, is_symmetric, largest
-from ..measure.comparison import Comparison, Point, WrongGradient
-from ..measure.slopes import KINK, WideSteps, agrees, too_much
+from ..measure.gradient import WrongGradient, measured
+from ..measure.point import Point
+from ..measure.screening import KINK, too_much
+from ..measure.slopes import WideSteps, agrees
 from ..report import brief, note
 from ..words import N_, _
 
@@ -29,7 +31,7 @@ LONG = N_("element by element, that would take long")
 class Judgement:
     """What came of measuring what is suspected.
 
-    wrong: {(i, o): list of `Comparison`}, one for each point at which it is wrong, at
+    wrong: {(i, o): list of `Gradient`}, one for each point at which it is wrong, at
            most two
     notes: findings about what is right after all, or was not measured
     right: (i, o) of what is right at the given point
@@ -70,35 +72,35 @@ class Judgement:
         """Measure one. Is it wrong, or right after all?"""
         tolerance = self.exam.tolerance
         s.point.limit = min(s.point.limit, self.limit)
-        m = Comparison(s.point, s.i, s.o, tolerance)
-        if s.verdict == "wrong" and not (m.wrong.any() or m.sparse):
+        here = measured(s.point, s.i, s.o, tolerance)
+        if s.verdict == "wrong" and not (here.wrong.any() or here.sparse):
             louder = Point(s.point.subject, s.point.values, s.point.dice, s.factors)
-            m = Comparison(louder, s.i, s.o, tolerance)
+            here = measured(louder, s.i, s.o, tolerance)
         if (
-            not m.subject.reference
-            and is_symmetric(m.x)
-            and right_if_symmetric(s.point, m)
+            not here.subject.reference
+            and is_symmetric(here.x)
+            and right_if_symmetric(s.point, here)
         ):
-            self.notes.append(SYMMETRIC_ONLY(m.input))
-        elif m.subject.reference:
-            if m.wrong.any():
-                self.wrong.setdefault((s.i, s.o), []).append(m)
-        elif m.wrong.any() and not adds_up(s.point, m):
-            self.notes.append(KINK(m.input))
-        elif m.wrong.any() and (size := exact_to(s.point, m)):
+            self.notes.append(SYMMETRIC_ONLY(here.input))
+        elif here.subject.reference:
+            if here.wrong.any():
+                self.wrong.setdefault((s.i, s.o), []).append(here)
+        elif here.wrong.any() and not adds_up(s.point, here):
+            self.notes.append(KINK(here.input))
+        elif here.wrong.any() and (size := exact_to(s.point, here)):
             self.coarse.setdefault((s.i, s.o), size)
         # If not all elements are examined, the wrong one may not be among them.
-        elif m.wrong.any() or s.verdict == "wrong" and m.sparse:
-            self.wrong.setdefault((s.i, s.o), []).append(m)
-        elif s.here and m.whole:
+        elif here.wrong.any() or s.verdict == "wrong" and here.sparse:
+            self.wrong.setdefault((s.i, s.o), []).append(here)
+        elif s.here and here.whole:
             self.right.add((s.i, s.o))
 
     def of_coarse(self, i, size):
         """The note about an input of which differences over wide steps are those that
         count."""
-        judged = self.exam.judged[self.exam.subject.inputs[i]]
-        judged.points, judged.order = max(judged.points, 1), 1
-        return COARSE_FORWARD(judged.input, size=brief(size))
+        x = self.exam.subject.inputs[i]
+        self.exam.note_judged(x, points=max(self.exam.judged[x].points, 1), order=1)
+        return COARSE_FORWARD(x, size=brief(size))
 
     def wrong_gradients(self):
         """{(i, o): `WrongGradient`} of what is wrong."""
@@ -106,30 +108,31 @@ class Judgement:
         through = {
             (s.i, s.o) for s in self.suspected if s.verdict in ("wrong", "unknown")
         }
-        together = [some[0] for some in self.wrong.values()]
+        through = frozenset(through | set(self.wrong))
+        together = tuple(some[0] for some in self.wrong.values())
         return {
             io: WrongGradient(
-                found, io in self.right and several, through | set(self.wrong), together
+                tuple(at), io in self.right and several, through, together
             )
-            for io, found in self.wrong.items()
+            for io, at in self.wrong.items()
         }
 
 
-def adds_up(point, m):
+def adds_up(point, here):
     """Is the slope along all elements at once the sum of theirs, as of what is
     differentiable?"""
-    if not m.whole or m.x.is_complex():
+    if not here.whole or here.x.is_complex():
         return True
-    u = Dice().direction(m.x).reshape(-1)
-    slope, products = point.slopes(m.i, u)[m.o], m.expected * as_vector(u)
-    pairs = zip(map(as_vector, m.vs), products, strict=True)
+    u = Dice().direction(here.x).reshape(-1)
+    slope, products = point.slopes(here.i, u)[here.o], here.expected * as_vector(u)
+    pairs = zip(map(as_vector, here.vs), products, strict=True)
     near = [
         agrees(v, slope, row, 1e-3, 1e-3 * row.abs().sum().item()) for v, row in pairs
     ]
     return all(near) or not slope.trusted.all()
 
 
-def exact_to(point, m):
+def exact_to(point, here):
     """How exact forward is, a power of 10, if the gradient is right over steps wider
     than that.
 
@@ -137,31 +140,35 @@ def exact_to(point, m):
     later where its input moves: narrow differences show how the last step moves, or
     nothing. Otherwise 0.
     """
-    vs, size = torch.stack([as_vector(v) for v in m.vs]), 0.0
+    vs, size = torch.stack([as_vector(v) for v in here.vs]), 0.0
     for _turn in range(3):
-        u = torch.zeros_like(m.row(m.x))
-        u[m.elements] = m.row(point.dice.direction(m.x))[m.elements] * m.trusted
-        move = {m.i: u.reshape(m.shape).to(m.x.dtype)}
+        u = torch.zeros_like(here.row(here.x))
+        u[here.elements] = (
+            here.row(point.dice.direction(here.x))[here.elements] * here.trusted
+        )
+        move = {here.i: u.reshape(here.shape).to(here.x.dtype)}
         along = WideSteps(point.subject.forward, point.values, move)
-        slope = vs @ along.slopes[m.o]
-        given, expected = (rows @ u[m.elements] for rows in (m.sampled, m.expected))
+        slope = vs @ along.slopes[here.o]
+        given, expected = (
+            rows @ u[here.elements] for rows in (here.sampled, here.expected)
+        )
         if (given - slope).norm() > 0.1 * min((expected - slope).norm(), slope.norm()):
             return 0
-        size = max(size, along.rest(m.o))
+        size = max(size, along.rest(here.o))
     return (
         10.0 ** round(math.log10(size))
-        if 0 < size < EXACT * largest(point.y0[m.o])
+        if 0 < size < EXACT * largest(point.y0[here.o])
         else 0
     )
 
 
-def right_if_symmetric(point, m):
+def right_if_symmetric(point, here):
     """Is v · J · u right for a symmetric u, and is the gradient not just transposed?"""
-    turned = m.given.reshape(-1, *m.shape).mT.reshape(m.given.shape)
-    if m.wrong.any() and m.fits(turned):
+    turned = here.given.reshape(-1, *here.shape).mT.reshape(here.given.shape)
+    if here.wrong.any() and here.fits(turned):
         return False
-    u = point.dice.direction(m.x, symmetric=True)
-    slope, v = point.slopes(m.i, u)[m.o], as_vector(m.vs[0])
-    products = as_vector(point.given(m.o)[0][m.i]) * as_vector(u)
-    floor = max(1e-11, point.subject.eps) * (v * point.y0[m.o]).norm()
-    return agrees(v, slope, products, m.tolerance, floor)
+    u = point.dice.direction(here.x, symmetric=True)
+    slope, v = point.slopes(here.i, u)[here.o], as_vector(here.vs[0])
+    products = as_vector(point.given(here.o)[0][here.i]) * as_vector(u)
+    floor = max(1e-11, point.subject.eps) * (v * point.y0[here.o]).norm()
+    return agrees(v, slope, products, here.tolerance, floor)

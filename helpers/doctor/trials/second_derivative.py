@@ -15,8 +15,9 @@ from ..function.private import is_a_users
 from ..function.source import place_of, saving
 from ..function.subject import graph, name_of
 from ..function.tensors import Dice, as_vector, is_number, shaped
-from ..measure.slopes import Screening, moved_by
-from ..report import error, note, warning
+from ..measure.screening import Screening
+from ..measure.slopes import moved_by
+from ..report import CUT_OFF, error, note, warning
 from ..words import N_, _, listed
 from .examination import tolerance
 
@@ -59,9 +60,12 @@ ROUGH_EPS = 1e-5  # an eps with which differences of a gradient show only much
 SECOND_UNSURE = N_("its derivative cannot be compared with differences")
 OPENLY_REFUSED = note(
     "double-backward-refused",
-    "Backward refuses to be differentiated. What once_differentiable refuses can still "
+    "Backward refuses to be differentiated.{more}",
+)
+OF_A_FUNCTION = N_(
+    " What once_differentiable refuses can still "
     "be silently wrong: where grad_output has no history, and where grad takes another "
-    "path to the inputs.",
+    "path to the inputs."
 )
 
 
@@ -116,7 +120,7 @@ class Gradients:
             return torch.autograd.grad(outputs, leaves, ws, materialize_grads=True)
 
         with phase("double backward"):
-            return self.subject.within(run.state, differentiated)
+            return self.subject.within(run.state, differentiated)[0]
 
     def constant_though_they_move(self):
         """{(j, o): "wrong"} where gradient o has no derivative by input j, and yet
@@ -143,7 +147,7 @@ def second_derivative(exam):
     try:
         of = Gradients(exam)
         some, eps = of.recorded()
-        if (unrecorded := not_recorded(some)) is not None:
+        if (unrecorded := not_recorded(some, subject)) is not None:
             yield from unrecorded
             return
         judge = functools.partial(
@@ -166,22 +170,30 @@ def second_derivative(exam):
             return
         by_will = isinstance(raised.error, NotImplementedError)
         refused = by_will or re.search(REFUSED, str(raised.error))
-        yield told(
-            subject, raised, OPENLY_REFUSED if refused else MISSING, how=_(RAISES)
-        )
+        text = OPENLY_REFUSED if refused else MISSING
+        yield told(subject, raised, text, how=_(RAISES), **about(subject, text))
         return
     wrong = [pair for pair, verdict in verdicts.items() if verdict == "wrong"]
     yield from accused(exam, of, wrong, lambda: "wrong" not in judge().verdict.values())
 
 
-def not_recorded(grads):
+def about(subject, text):
+    """What this text says of a user's Function only."""
+    if any(map(is_a_users, subject.functions)):
+        return {"more": _(OF_A_FUNCTION)}
+    return {"more": "", "remedy": _(text.look and CUT_OFF)}
+
+
+def not_recorded(grads, subject):
     """What is to be said, in a list, of gradients of which autograd has no graph; or
     None."""
     if not any(grad.requires_grad for grad in grads):
-        return [MISSING(how=_(LEAVES))] if any(grad.any() for grad in grads) else []
+        if not any(grad.any() for grad in grads):
+            return []
+        return [MISSING(how=_(LEAVES), **about(subject, MISSING))]
     # once_differentiable leaves a node that raises, but to which no input is connected.
     if any(name_of(node).endswith("::Error") for node in graph(grads)):
-        return [OPENLY_REFUSED()]
+        return [OPENLY_REFUSED(**about(subject, OPENLY_REFUSED))]
     return None
 
 
@@ -225,8 +237,10 @@ def accused(exam, of, wrong, is_right):
     severity = None if any(map(is_a_users, own)) else "note" if own else "warning"
     change = exam.line.uncut_if(exam.subject, is_right) if wrong and exam.line else None
     remedy = exam.cut_off
+    if any(map(is_a_users, own)):
+        remedy = _(IN_BACKWARD)
     if own:
-        remedy = wrong and constants_saved(exam) or _(IN_BACKWARD)
+        remedy = wrong and constants_saved(exam) or remedy
     for by, xs in groups.items():
         yield WRONG(
             xs[0],
@@ -270,9 +284,9 @@ def constants_saved(exam):
 def count_second(exam, verdicts, which):
     """Note in the report of which gradients the derivative was judged."""
     for o, i in enumerate(which):
-        judged = exam.judged[exam.subject.inputs[i]]
+        x = exam.subject.inputs[i]
         of_this = {verdict for (_j, p), verdict in verdicts.items() if p == o}
         if of_this <= {"right", "wrong"}:
-            judged.order = 2
+            exam.note_judged(x, order=2)
         else:
-            judged.why = judged.why or _(SECOND_UNSURE)
+            exam.note_judged(x, why=exam.judged[x].why or _(SECOND_UNSURE))

@@ -42,7 +42,8 @@ def called(exam, given):
     """The outputs that can have a gradient, for these tensors, handed over as they
     are."""
     reseed(0)
-    found = tensors(exam.subject.call([t.clone() for t in given]))
+    result, _state = exam.subject.call([t.clone() for t in given])
+    found = tensors(result)
     return [t for _, t in found if differentiable(t)]
 
 
@@ -56,7 +57,7 @@ JVP_WRONG = error(
 )
 JVP_FAILS = error(
     "jvp-fails",
-    "`{name}.jvp` {fails} the tangent of {x}.",
+    "`{name}.jvp` fails with the tangent of {x}.",
     look="one tangent for each output, of its shape; None arrives for what does not "
     "move under set_materialize_grads(False); save_for_forward",
 )

@@ -236,7 +236,7 @@ wrong(
     affine,
     linear,
     lambda g, input, weight, bias: (g @ weight, g.t() @ input, g.sum(0)),
-    "computes that of `weight` and `bias`",
+    "`ctx.needs_input_grad` is not asked",
 )
 
 

@@ -1,0 +1,426 @@
+"""A gradient as backward gives it and as it should be, at one point and at several."""
+
+import functools
+import itertools
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..function.isolation import CallError, forgiving
+from ..function.subject import of_one, of_sizes, resized, with_other_arguments
+from ..function.tensors import (
+    Dice,
+    as_vector,
+    largest,
+    of_the_same_kind,
+    position,
+)
+from .point import FEW, Point
+
+CORNER = 5, 6, 8, 12  # the size of a dimension, where forward permits it
+HIDDEN = 3e-12  # so little of an output that differences need not show it
+
+
+@dataclass(frozen=True, eq=False)
+class Gradient:
+    """The gradient of output o for input i at one point, as it is and as it should be.
+
+    given:    what backward gives, of shape (3, all elements), a row for each v
+    none:     is it None? Then `given` is zeros
+    elements: the numbers of those that were examined
+    expected: what it should be, of shape (3, examined elements)
+    error:    of the same shape: how well that is known
+    limit:    of the same shape: what a right one may be off by, the only tolerance
+              there is
+    trusted:  of shape (examined elements): where `expected` can be relied on
+    jacobian: of few elements, of shape (outputs, inputs); else it has no rows
+    """
+
+    point: Point
+    i: int
+    o: int
+    tolerance: float
+    given: torch.Tensor
+    none: bool
+    elements: torch.Tensor
+    expected: torch.Tensor
+    error: torch.Tensor
+    limit: torch.Tensor
+    trusted: torch.Tensor
+    jacobian: torch.Tensor
+
+    # --- of what it is the gradient ---------------------------------------------------
+
+    @property
+    def subject(self):
+        return self.point.subject
+
+    @property
+    def x(self):
+        return self.point.values[self.i]
+
+    @property
+    def y(self):
+        return self.point.outputs[self.o]
+
+    @property
+    def vs(self):
+        return self.point.vs[self.o]
+
+    @property
+    def shape(self):
+        return tuple(self.x.shape)
+
+    @property
+    def input(self):
+        return self.subject.inputs[self.i]
+
+    @property
+    def output(self):
+        return self.point.names[self.o]
+
+    @property
+    def is_complex(self):
+        return self.x.is_complex() or self.y.is_complex()
+
+    @property
+    def is_identity(self):
+        """Does forward return this input as it is?"""
+        return self.x.shape == self.y.shape and bool((self.x == self.y).all())
+
+    # --- is it right? -----------------------------------------------------------------
+
+    @functools.cached_property
+    def sampled(self):
+        """What is given for the examined elements."""
+        return self.given[:, self.elements]
+
+    @functools.cached_property
+    def off(self):
+        """By how much that differs from what is expected."""
+        return (self.sampled - self.expected).abs()
+
+    @functools.cached_property
+    def near(self):
+        return self.off <= self.limit
+
+    @functools.cached_property
+    def zero(self):
+        """Which should be zero."""
+        return (self.expected.abs() <= self.limit).all(0)
+
+    @functools.cached_property
+    def wrong(self):
+        return self.trusted & ~self.near.all(0)
+
+    @functools.cached_property
+    def right(self):
+        return self.trusted & self.near.all(0)
+
+    @property
+    def sparse(self):
+        """Were not all elements examined?"""
+        return len(self.elements) < self.x.numel()
+
+    @property
+    def whole(self):
+        return not self.sparse and bool(self.trusted.all())
+
+    def fits(self, rows):
+        """Are these gradients right?
+
+        rows: one for each v, of shape (all elements), perhaps made one after the other,
+              until one is wrong
+        """
+        return self.fits_there((row[self.elements] for row in rows), self.trusted)
+
+    def fits_there(self, rows, known):
+        """The same of rows of shape (examined elements). The only comparison there is.
+
+        known: of this shape: the elements that count
+        """
+        rows = zip(rows, self.expected, self.limit, strict=False)
+        return bool(known.any()) and all(
+            bool(((row - e).abs() <= limit)[known].all()) for row, e, limit in rows
+        )
+
+    @property
+    def is_right_for_ones(self):
+        """Is it right, and not zero, for a grad_output of ones?"""
+        some, ones = self.expected[2].abs() > self.limit[2], self.vs[2] == 1
+        return bool(self.near[2][self.trusted].all() and some.any() and ones.all())
+
+    def row(self, grad):
+        return row_of(grad, self.x)
+
+    def vjp(self, v):
+        return self.row(self.point.vjp({self.o: v})[self.i])
+
+    def rows_of(self, run):
+        """The gradients that this run gives, for one v after the other."""
+        for v in self.vs:
+            vs = [
+                v if o == self.o else torch.zeros_like(t)
+                for o, t in enumerate(run.outputs)
+            ]
+            yield self.row(self.subject.backward(run, vs, retain=True)[self.i])
+
+    def beside(self, i, o):
+        """That of another input, or output, at this point."""
+        return measured(self.point, i, o, self.tolerance)
+
+    def at_each(self, pairs, elements=None):
+        """The same for each pair (subject, values) for which the function runs.
+
+        elements: at most so many of them
+        """
+        for subject, values in pairs:
+            with forgiving():
+                point = Point(subject, values, Dice())
+                point.limit = min(point.limit, elements or point.limit)
+                yield measured(point, self.i, self.o, self.tolerance)
+
+    def varied(self, elements=None):
+        """The same with another value of each argument that is a number."""
+        others = with_other_arguments(self.subject)
+        return self.at_each(((other, self.point.values) for other in others), elements)
+
+    @functools.cached_property
+    def tensors(self):
+        """{in words: tensor} of all that it was given, differentiated or not, and of
+        the output."""
+        names = self.input, *self.subject.names, *self.subject.inputs
+        values = self.x, *self.subject.tensors, *self.point.values
+        named = {f"`{name}`": t for name, t in zip(names, values, strict=True)}
+        return {name: t for name, t in named.items() if t.numel() > 1} | {
+            self.output: self.y
+        }
+
+    @property
+    def passes(self):
+        """Is the gradient grad_output itself, summed or expanded to the input's
+        shape?"""
+        try:
+            vs = [
+                v.expand(self.shape)
+                if v.dim() < len(self.shape) or v.numel() < self.x.numel()
+                else v.sum_to_size(self.shape)
+                for v in self.vs
+            ]
+        except RuntimeError:
+            return False
+        return nearly_equal(self.given, torch.stack([*map(self.row, vs)]))
+
+    @functools.cached_property
+    def evidence(self):
+        """The worst element and the angle; both Jacobians, if they are small."""
+        off = torch.where(self.trusted, self.off, -1.0)
+        # The first of those that are about the worst, lest rounding should choose.
+        k, s = (off >= 0.99 * off.max()).nonzero()[0].tolist()
+        given, expected = self.sampled[k, s].item(), self.expected[k, s].item()
+        expected = expected if abs(expected) > self.limit[k, s] else 0.0
+        seen = {
+            "at": position(self.elements[s], self.shape),
+            "given": given,
+            "expected": expected,
+        }
+        if expected:
+            seen["ratio"] = given / expected
+        both = self.sampled, self.expected
+        a, b = (rows[:, self.trusted].reshape(-1) for rows in both)
+        if a.any() and b.norm() > self.limit.max():
+            cosine = (torch.vdot(a, b).real / (a.norm() * b.norm())).clamp(-1, 1).item()
+            seen["angle"] = f"{math.degrees(math.acos(cosine)):.0f}°"
+        if self.jacobian.numel() and not self.is_complex:
+            one_hot = torch.eye(self.y.numel(), device=self.y.device)
+            seen["given_jacobian"] = torch.stack([*map(self.vjp, one_hot)])
+            seen["expected_jacobian"] = self.jacobian
+        return seen
+
+
+def row_of(grad, x):
+    """A gradient of x as a vector of the precision of `expected`; None is zeros."""
+    dtype = torch.complex128 if x.is_complex() else torch.float64
+    grad = torch.zeros_like(x) if grad is None else grad.detach()
+    return grad.to(x.device, dtype).reshape(-1)
+
+
+def measured(point, i, o, tolerance):
+    """The `Gradient` of output o for input i at this point."""
+    x, rows = point.values[i], [grads[i] for grads in point.given(o)]
+    elements, found = point.expected(i)
+    expected, error, trusted, jacobian = found[o]
+    given = torch.stack([row_of(row, x) for row in rows])
+    off = (given[:, elements] - expected).abs()
+    trusted = trusted & off.isfinite().all(0)
+    limit = error + tolerance * largest(expected[:, trusted])
+    # What is too small to show beside numbers of the size of 1 may be lost inside
+    # forward.
+    weights = as_vector(point.vs[o][0]).abs().max()
+    shows = (off * point.scales[i][elements] > HIDDEN * weights).any(0)
+    return Gradient(
+        point,
+        i,
+        o,
+        tolerance,
+        given,
+        all(row is None for row in rows),
+        elements,
+        expected,
+        error,
+        limit,
+        trusted & ((off <= limit).all(0) | shows),
+        jacobian,
+    )
+
+
+def are_right(gradients):
+    """Does the function, as it is now, give all of these as they should be?"""
+    return all(
+        one.fits(one.rows_of(one.subject.run(one.point.values))) for one in gradients
+    )
+
+
+# --- one wrong gradient at several points ---------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class WrongGradient:
+    """One wrong gradient.
+
+    at: the `Gradient`s at the points, one or two, at which it is wrong
+    elsewhere: is it right at the given point?
+    wrong_through: the numbers (input, output) of all gradients that are wrong
+    together: of each of these that was measured, the first
+    larger: those of which this is a corner
+    """
+
+    at: tuple
+    elsewhere: bool = False
+    wrong_through: frozenset = frozenset()
+    together: tuple = ()
+    larger: tuple = ()
+
+    @property
+    def first(self):
+        return self.at[0]
+
+    def multiple(self, made):
+        """The number by which made(here) gives the right gradient, the same at all points;
+        or None.
+
+        made(here): of shape (3, elements)
+        """
+        found = []
+        for here in self.at:
+            try:
+                rows = made(here)
+            except (CallError, RuntimeError):  # of another shape, say
+                return None
+            a = rows[:, here.elements][:, here.trusted].reshape(-1)
+            due = here.expected[:, here.trusted].reshape(-1)
+            found.append((torch.vdot(a.to(due.dtype), due) / a.norm() ** 2).item())
+            if not found[-1] or not here.fits(found[-1] * rows):
+                return None
+        return found[0] if all(abs(f / found[0] - 1) <= 1e-4 for f in found) else None
+
+    @functools.cached_property
+    def factor(self):
+        """What the gradient is multiplied by, if that is all, everywhere; otherwise
+        None."""
+        number = self.multiple(lambda here: here.given)
+        return number and 1 / number
+
+    @functools.cached_property
+    def ratios(self):
+        """(elements, given / expected) of each point, if that is the same for every v,
+        or None."""
+        found = []
+        for here in self.at:
+            # Ones may give zeros.
+            rows = (here.expected.abs() > here.limit)[:, here.trusted].any(1)
+            if not rows.any():
+                return None
+            expected = here.expected[rows]
+            keep = here.trusted & (expected.abs() > 1e-3 * largest(expected)).all(0)
+            ratio = here.sampled[rows][:, keep] / expected[:, keep]
+            same = (ratio - ratio[:1]).abs() <= 1e-3 * largest(ratio)
+            extra = (here.sampled.abs() > here.limit)[:, here.trusted & here.zero]
+            if (
+                not (same.all() and (here.wrong & keep).any() and ratio.any())
+                or extra.any()
+            ):
+                return None
+            found.append((here.elements[keep], ratio[0]))
+        return found
+
+    @functools.cached_property
+    def jacobians(self):
+        """(given, expected, limit) at the first point, of shape (outputs, inputs); or
+        None."""
+        seen = self.first.evidence
+        if "given_jacobian" not in seen or not self.first.whole:
+            return None
+        given, expected = seen["given_jacobian"], seen["expected_jacobian"]
+        return given, expected, self.first.tolerance * largest(expected)
+
+    @functools.cached_property
+    def again(self):
+        """The first where the values of each input stand in the opposite order: a list,
+        or []."""
+        here = self.first
+        turned = [
+            of_the_same_kind(v, v.flip(tuple(range(v.dim()))))
+            for v in here.point.values
+        ]
+        # What fits so many elements is no chance.
+        return (
+            []
+            if here.sparse or here.subject.is_slow
+            else [*here.at_each([(here.subject, turned)])]
+        )
+
+    @functools.cached_property
+    def others(self):
+        """The whole, if this is a corner, and other values, so that nothing fits by
+        chance."""
+        here, most = self.first, 1 if self.first.subject.is_slow else 3
+        found = [*self.again, *itertools.islice(here.varied(FEW), most)]
+        if not (here.sparse or self.larger):  # of one row, or one column, less
+            sizes = itertools.chain(resized(here.subject), of_one(here.subject))
+            found += here.at_each(((other, other.values) for other in sizes), FEW)
+        return [here for here in (*self.larger, *found) if here.trusted.any()]
+
+    @functools.cached_property
+    def of_other_sizes(self):
+        """Those of the others whose input or output has another shape."""
+        shapes = self.first.shape, self.first.y.shape
+        return [here for here in self.others if (here.shape, here.y.shape) != shapes]
+
+
+def in_a_corner(wrong):
+    """The same gradient for inputs of few elements, if it is wrong there, too;
+    otherwise None.
+
+    A size is changed wherever it occurs, or else of rows only; what forward insists on
+    stays.
+    """
+    subject, few = wrong.first.subject, {}
+    for n in sorted(
+        {n for t in subject.tensors for n in t.shape if n > CORNER[0] + 1}, reverse=True
+    ):
+        for less in CORNER[len(few) % 2 :: 2]:
+            if less < n and (
+                cut := next(of_sizes(wrong.first.subject, few | {n: less}), None)
+            ):
+                few[n], subject = less, cut
+                break
+    found = wrong.first.at_each([(subject, subject.values)]) if few else ()
+    found = tuple(here for here in found if here.wrong.any())
+    return replace(wrong, at=found, elsewhere=False, larger=wrong.at) if found else None
+
+
+def nearly_equal(a, b):
+    """Are they equal but for rounding?"""
+    return bool(((a - b).abs() <= 1e-9 * largest(b) + 1e-300).all())

@@ -1,0 +1,248 @@
+"""What a wrong gradient is called, and what makes it right."""
+
+import contextlib
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..causes.cause import named
+from ..causes.exceptions import SAVED_MODIFIED
+from ..causes.whole import grad_output_ignored
+from ..function.isolation import forgiving
+from ..function.private import methods
+from ..function.source import place_of, saving
+from ..function.tensors import as_vector
+from ..measure.gradient import are_right, in_a_corner
+from ..report import DRAWN, MEANT, TEXTS, Change, Text, note
+from ..words import N_, _, listed
+from .again import STATE_BETWEEN_CALLS
+
+UNFAITHFUL = note(
+    "unfaithful",
+    "The gradient of {x} is not the derivative of forward, which faithful=False "
+    "accepts.",
+)
+AS_BEFORE = N_(
+    "Backward takes it for what it was before, so what is returned for {these} is wrong."
+)
+IN_PLACE = "input-modified", "in-place-leaf"
+SMALL = 5000  # elements
+SEEDS, DIRECTIONS = 100, 4  # over which an estimator is averaged
+STAYS = 0.1  # of the square of its error, at most, in the mean; noise leaves 1 / SEEDS
+# Where not all elements are known.
+NAMELESS = "gradient-wrong", "derivative-wrong", "partly-right"
+SHARP = (  # which say what to write
+    "conjugate",
+    "gradient-none",
+    "grad-output-ignored",
+    "negated",
+    "not-linear",
+    "reversed",
+    "right-here-only",
+    "straight-through",
+    "transposed",
+)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a wrong gradient is called, before it is known through which outputs it is
+    so.
+
+    words: further keyword arguments of the text
+    change, mends_all, first: what `line.find` finds
+    """
+
+    text: Text
+    input: str
+    words: dict
+    change: Change | None = None
+    mends_all: bool = False
+    first: object = None
+
+    @property
+    def said(self):
+        """What must be the same for all outputs, if it is to be said once."""
+        change = self.change and self.change.change
+        if self.text.code in SHARP:
+            change = None
+        return self.text, change, self.words.get("other"), self.words.get("what")
+
+
+def diagnosis(exam, wrong):
+    """The `Diagnosis` of a wrong gradient."""
+    here = wrong.first
+    if not exam.is_faithful(here.input):
+        return accepted(exam, wrong)
+    if not here.wrong.any():
+        return Diagnosis(TEXTS["gradient-wrong"], here.input, {"nameless": ""})
+    if known := elsewhere(exam, here):
+        return known
+    text, gaps = named(wrong)
+    sharp, corner, further = text.code in SHARP, None, []
+    change, mends_all, first = None, False, None
+    size = sum(t.numel() for t in (*here.point.values, *here.point.outputs))
+    if not sharp and (here.sparse or size > SMALL):
+        corner = in_a_corner(wrong)
+    if corner and here.sparse and text.code in NAMELESS:
+        there, its_gaps = named(corner)
+        if there.code not in NAMELESS:
+            here, text, gaps = corner.first, there, its_gaps
+            shape = tuple(here.shape)
+            further = [_("Seen in a corner of shape {shape}.").format(shape=shape)]
+    drawn = DRAWN if text.code in NAMELESS and exam.draws else ""
+    gaps = {"meant": MEANT if here.is_identity else drawn, **gaps}
+    if exam.line and text.code != "straight-through":
+        sharp &= text.code != "gradient-none" or not exam.has_own_nodes
+        found = exam.line.find(corner or wrong, exam.lines, few=sharp)
+        change, mends_all, first = found.change, found.mends_all, found.first
+    if change or first:
+        gaps["nameless"] = ""
+    if first and first.is_part and text.code == "few-digits":
+        text = TEXTS["gradient-wrong"]  # that few are lost is chance
+    evidence = {"values": here.evidence, "further": further}
+    return Diagnosis(text, here.input, evidence | gaps, change, mends_all, first)
+
+
+def accepted(exam, wrong):
+    """What there is to say of a gradient that need not be the derivative of forward."""
+    if wrong.first.given.any() and grad_output_ignored(wrong):
+        return Diagnosis(TEXTS["grad-output-ignored"], wrong.first.input, {"only": ""})
+    if all(here.none for here in wrong.at) and any(g is not None for g in exam.first):
+        none = TEXTS["gradient-none"]
+        return Diagnosis(none, wrong.first.input, {"severity": "warning"})
+    return Diagnosis(UNFAITHFUL, wrong.first.input, {})
+
+
+def elsewhere(exam, here):
+    """The diagnosis of a wrong gradient that is right under another circumstance, or
+    None.
+
+    Where copies are saved of what is changed in place, or where no other call has left
+    anything.
+    """
+    places = {}
+
+    def copies(saved, frame):
+        places[place_of(frame)] = None
+        return [None if t is None else t.clone() for t in saved]
+
+    def right_under(circumstance):
+        with forgiving(), circumstance:
+            return are_right([here])
+
+    if exam.run.stale and right_under(saving(copies)):
+        which = _(" and before forward returned, so the gradient of `{x}` is wrong")
+        which = which.format(x=here.input)
+        copied = _("right if: `save_for_backward` saved copies")
+        change = Change(copied, listed(places, last=", and "))
+        words = {"values": here.evidence, "which": which}
+        return Diagnosis(SAVED_MODIFIED, None, words, change)
+    if exam.state.changed() and right_under(exam.state.as_before()):
+        when = _("one, the right one, where no other call has left anything")
+        words = {"values": here.evidence, "when": when}
+        return Diagnosis(STATE_BETWEEN_CALLS, here.input, words)
+    return None
+
+
+# --- what explains a wrong gradient by itself ---
+
+
+def but_for_in_place(exam, wrong):
+    """Of wrong gradients, those that are not so because forward has changed an argument
+    that it saves. The finding about that change tells of the others."""
+    finding = next((f for f in exam.findings if f.code in IN_PLACE), None)
+    # What was saved too early is mended by copies, but for a leaf.
+    if not finding or (exam.run.stale and finding.code == "input-modified"):
+        return wrong
+    with arguments_as_handed():
+        rest = {
+            io: one
+            for io, one in wrong.items()
+            if not (exam.is_faithful(one.first.input) and right_now(one.at))
+        }
+    told = dict.fromkeys(wrong[io].first.input for io in wrong if io not in rest)
+    if told:
+        these = listed((f"`{x}`" for x in told), last=_(" and "))
+        exam.findings[exam.findings.index(finding)] = replace(
+            finding,
+            severity="error",
+            message=f"{finding.message} {_(AS_BEFORE).format(these=these)}",
+            also_wrong=tuple(told),
+        )
+    return rest
+
+
+def right_now(gradients):
+    """Are they right, and does nothing raise?"""
+    with forgiving():
+        return are_right(gradients)
+    return False
+
+
+@contextlib.contextmanager
+def arguments_as_handed():
+    """For a while, each argument is saved for backward as it was handed to forward."""
+    before = {}
+
+    def heard(method, cls, *args):
+        given = [t for t in args if isinstance(t, torch.Tensor)]
+        before.update({id(t): (t, t.detach().clone()) for t in given})
+        return method(*args)
+
+    def handed(saved, frame):
+        return [before.get(id(t), (t, t))[1] for t in saved]
+
+    with methods("forward", heard), saving(handed):
+        yield
+
+
+def is_estimator(exam, wrong, found):
+    """Does forward draw, and is the true gradient zero, or is what backward gives right
+    on average?
+
+    A name that says what is wrong, as of a mask that is drawn anew, is better than
+    that.
+    """
+    if not exam.draws:
+        return False
+    codes = {io: one.text.code for io, one in found.items()}
+    noisy = "few-digits", *NAMELESS
+    # Where another gradient is that of this draw, so should be one that is not zero.
+    accused = {i for i, _o in wrong}
+    exact = [g for i, g in enumerate(exam.first) if i not in accused]
+    if any(g is not None and g.any() for g in exact):
+        noisy = ()
+    return all(
+        code == "straight-through"
+        or code in noisy
+        and right_on_average(wrong[io].first)
+        for io, code in codes.items()
+    )
+
+
+def right_on_average(here):
+    """Does the error of the gradient, along some directions, vanish in the mean over
+    many seeds?"""
+    vs = torch.stack([as_vector(v) for v in here.vs])
+    us, off = [here.point.dice.direction(here.x) for _ in range(DIRECTIONS)], []
+
+    def output(move, seed):
+        moved = [
+            v + move if i == here.i else v for i, v in enumerate(here.point.values)
+        ]
+        return as_vector(here.subject.run(moved, seed=seed).outputs[here.o])
+
+    for seed in range(SEEDS):
+        rows = torch.stack(
+            [*here.rows_of(here.subject.run(here.point.values, seed=seed))]
+        )
+        along = [
+            (rows.conj() @ here.row(u)).real
+            - vs @ (output(1e-5 * u, seed) - output(-1e-5 * u, seed)) / 2e-5
+            for u in us
+        ]
+        off.append(torch.stack(along))
+    off = torch.stack(off)
+    stays, all_of_it = off.mean(0).square().sum(), off.square().mean(0).sum()
+    return bool(stays < STAYS * all_of_it)
