@@ -336,8 +336,9 @@ def _has_a_rule(like, *tensors):
     return sentences
 
 
-def _nests(attempt):
-    """One argument batched after the other."""
+def _multiplies_batches(attempt):
+    """Under one vmap, and one argument batched after the other."""
+    yield from _has_a_rule(_matmul, *MATRICES)(attempt)
     batches = [random(2, 4, 3), random(6, 5, 3, seed=1)]
     where = _(
         "right for matrices under one vmap; under two, `vmap(vmap(f, (None, 0)), (0, "
@@ -406,7 +407,7 @@ EXERCISE_3 = Exercise(
     like=_matmul,
     inputs=(Inputs(shapes="N D, V D"),),
     kind=[_says_where],
-    properties=[_has_a_rule(_matmul, *MATRICES), _nests],
+    properties=[_multiplies_batches],
     success="wherever the batch comes in, it is in the result where your rule says.",
     hints=(
         "Bring both arguments into one form first. Which form does forward take?",
