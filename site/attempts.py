@@ -119,7 +119,7 @@ def data_of_drill(number, folder):
 
 
 FORM = """<form class="attempt" data-asked="{asked}">
-<label><span>{task}</span> <code>lambda {names}:</code>
+<label><span><b>{number}</b> <code>{task}</code></span> <code>lambda {names}:</code>
 <input autocomplete="off" autocapitalize="off" spellcheck="false"></label>
 <button type="submit">{check}</button> <output></output>
 </form>"""
@@ -129,7 +129,8 @@ def form(number, names, task, folder):
     asked = data_of_drill(number, folder) | {"names": names.split(", ")}
     return FORM.format(
         asked=escape(json.dumps(asked, ensure_ascii=False)),
-        task=escape(f"{number} {task or ''}".strip()),
+        number=number,
+        task=escape(f"# {task}") if task else "",
         names=escape(names),
         check=SAID[folder]["check"],
     )
