@@ -87,7 +87,11 @@ def names_by(reached):
     """(a module's class, x) -> what is wrong with the names of `reached`, or ""."""
 
     def wrong(module, x):
-        given, right = [*reached(module(), x)], ["used.weight", "used.bias"]
+        right = ["used.weight", "used.bias"]
+        given = [
+            name if isinstance(name, str) else type(name).__name__
+            for name in reached(module(), x)
+        ]
         if set(given) == set(right):
             return ""
         return _("it returns {given}; {right} is right.").format(
@@ -287,7 +291,7 @@ def _called(line, arguments):
         takes = len(inspect.signature(line).parameters)
         result = line(*arguments[:takes])
         is_number = isinstance(result, bool | int | float)
-        return torch.tensor(float(result)).double() if is_number else result
+        return torch.tensor(float(result), dtype=torch.float64) if is_number else result
     except Exception as error:
         return error
 
@@ -502,6 +506,9 @@ def reached(model, x):
             (" and parameter.grad.any()", ""): N_("A gradient of zeros moves nothing."),
             ("parameter.grad is not None and ", ""): N_(
                 "What no backward pass has reached has `None` in `.grad`."
+            ),
+            ("        name\n", "        parameter\n"): N_(
+                "It is the names that count."
             ),
             ("return [", "["): N_("Is a `return` missing?"),
         },

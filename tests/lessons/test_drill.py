@@ -33,6 +33,12 @@ def test_what_cannot_be_judged_is_said():
         drill("3.z")
 
 
+def test_a_number_is_not_rounded():
+    element = drill("7.element").made(drill("7.element").answer)
+    line = lambda p, f, n, c, h, w: element(p, f, n, c, h, w).item()  # noqa: E731
+    assert drill("7.element").verdict(line).startswith("✓")
+
+
 def test_each_drill_stands_in_its_chapter():
     notebooks = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9]*.ipynb"))
     for path in notebooks:
