@@ -14,6 +14,7 @@ from pathlib import Path
 
 from docutils import nodes
 from node import node
+from sphinx.addnodes import pending_xref
 from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
@@ -147,8 +148,11 @@ def lead_to_sections(doctree, words):
         if is_task(row):
             task, (chapter, heading) = row[0].astext(), row[READ].astext().split(" ", 1)
             sections = words[chapter]
-            if plain(heading) not in sections:
-                heading = f"{chapter} {heading}"  # the chapter's own
+            if plain(heading) not in sections:  # a chapter's own, or called otherwise
+                link = next(row[READ].findall(pending_xref), {})
+                target = plain(link.get("reftargetid", "").replace("-", " "))
+                called = [h for h in sections if h.replace("-", " ") == target]
+                heading = (*called, f"{chapter} {heading}")[0]
             names = [
                 sections.pop(plain(heading), ""),
                 task,
