@@ -12,9 +12,10 @@ import types
 import torch
 
 from . import examine
-from .course import to_read
+from .course import speak_its_language, to_read
 from .program.examined import SECONDS
 from .program.rounds import rounds
+from .words import _
 
 WRONG, NOT_RUN, CTRL_C = 1, 2, 130  # exit statuses; the last as a shell says
 
@@ -147,12 +148,14 @@ def parser():
 def main(argv=None):
     """Examine what the command line names; returns the exit status."""
     options = parser().parse_args(argv)
+    speak_its_language()
     if options.run:
         if not os.path.isfile(options.run[0]):
             parser().error(f"there is no file {options.run[0]}")
         if own := {"--json", "--skip", "--accept", "--child"} & {*options.run[1:]}:
             names = ", ".join(sorted(own))
-            print(f"{names} goes to {options.run[0]}: for the doctor, before --run")
+            line = _("{names} goes to {script}: for the doctor, before --run")
+            print(line.format(names=names, script=options.run[0]))
         return run(
             options.run,
             options.json,
@@ -172,7 +175,8 @@ def main(argv=None):
         vectors = [t for t in options.inputs if getattr(t, "ndim", 0) == 1]
         if vectors and not options.json:
             n = len(vectors[0])
-            print(f"--input {n} is a vector of {n} elements; a number is --value {n}")
+            line = _("--input {n} is a vector of {n} elements; a number is --value {n}")
+            print(line.format(n=n))
         return NOT_RUN
     return 0 if report.ok else WRONG
 

@@ -1,6 +1,11 @@
-"""Where the course explains a finding, where it is installed."""
+"""Where the course explains a finding, and its language, where it is installed."""
 
+import os
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+
+from .words import _
 
 CHAPTERS = Path(__file__).parents[2] / "notebooks"
 HERE = (CHAPTERS / "11_when_gradients_lie.ipynb").exists()
@@ -51,6 +56,17 @@ def section_of(code):
 
 def to_read(findings):
     """Lines that name the sections that explain them, each once."""
-    return [
-        f"read: chapter {s}" for s in dict.fromkeys(f.section for f in findings) if s
-    ]
+    lines = []
+    for place in dict.fromkeys(f.section for f in findings):
+        chapter, _space, heading = place.partition(" ")
+        if place:
+            line = _("read: chapter {chapter} {heading}")
+            lines.append(line.format(chapter=chapter, heading=_(heading)))
+    return lines
+
+
+def speak_its_language():
+    """What the variable EXTENDING_PYTORCH_LANGUAGE says; English without the course."""
+    if os.environ.get("EXTENDING_PYTORCH_LANGUAGE"):
+        with suppress(ImportError):
+            import_module("helpers.lessons.language")

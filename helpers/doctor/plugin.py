@@ -26,10 +26,11 @@ from types import SimpleNamespace
 import pytest
 
 from .causes.cause import CAUSES
-from .course import to_read
+from .course import speak_its_language, to_read
 from .program.examined import SECONDS
 from .program.rounds import once, rounds
 from .report import SCHEMA
+from .words import _
 
 KEY, TEST = "doctor", "PYTEST_CURRENT_TEST"
 # Not a wrong first-order gradient, or one that may be meant, where forward is flat.
@@ -107,6 +108,7 @@ def pytest_configure(config):
             value = (config.invocation_params.dir if given else config.rootpath) / value
         setattr(options, key.removeprefix("doctor_"), value)
     if options.doctor:
+        speak_its_language()
         doctor = Doctor(config, checked(options))
         config.pluginmanager.register(doctor, "doctor-on-rounds")
 
@@ -229,14 +231,17 @@ class Doctor:
             if visit.serious:
                 write(str(visit))
             if visit.missed:
-                how = "examined in part" if visit.examined else "not examined"
-                write(f"{how}: {visit.full_name} ({visit.missed})")
+                part = _("examined in part: {name} ({why})")
+                line = part if visit.examined else _("not examined: {name} ({why})")
+                write(line.format(name=visit.full_name, why=visit.missed))
         for line in to_read(f for visit in visits for f in visit.serious):
             write(line)
         if self.found.skipped:
-            write(f"left out by --doctor-skip: {', '.join(sorted(self.found.skipped))}")
+            line = _("left out by --doctor-skip: {names}")
+            write(line.format(names=", ".join(sorted(self.found.skipped))))
         if self.found.unmatched:
-            write(f"no Function is called: {', '.join(self.found.unmatched)}")
+            line = _("no Function is called: {names}")
+            write(line.format(names=", ".join(self.found.unmatched)))
         write(self.found.summary)
 
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from helpers.lessons.cases.case import Multiply, broken, function, slip
+from helpers.lessons.cases.case import Linear, Multiply, affine, broken, function, slip
 from tests.doctor.common import drawn
 
 TODAY = []
@@ -575,6 +575,17 @@ case(
 )(function(lambda x: (x.sin(), x.cos()), lambda gs, gc, x: gs * x.cos() + gc * x.sin()))
 case("", f64(*[(3,)] * 5), "not at more: there are more than 4 inputs")(
     lambda a, b, c, d, e: a * b * c * d * e
+)
+
+
+slip(
+    "AsksTheOpposite",
+    Linear,
+    affine,
+    {"if ctx.needs_input_grad[1]": "if not ctx.needs_input_grad[1]"},
+    "gradient-none",
+    line="`ctx.needs_input_grad[1]` stood in place",
+    cases=TODAY,
 )
 
 

@@ -21,8 +21,8 @@ __all__ = ["exits", "find", "other_flag", "uncut_if"]
 
 
 @dataclass(frozen=True)
-class Found:
-    """What is known of a wrong gradient.
+class Repair:
+    """What mends a wrong gradient, and where it goes wrong first, as far as known.
 
     change: the `Change` that mends it, or None; mends_all: and all others, too?
     first:  the `FirstWrong` where backward goes wrong, or None
@@ -34,7 +34,7 @@ class Found:
 
 
 def find(wrong, budget, few):
-    """What is `Found` of a wrong gradient.
+    """The `Repair` of a wrong gradient.
 
     wrong: the `WrongGradient`
     few: is what is foreseen enough, because it has a name?
@@ -45,10 +45,10 @@ def find(wrong, budget, few):
         budget.fit(subject)
         codes = [code for code in goals.forward_codes(subject) if not code.cls]
         if change := goals.uncut_if(subject, codes, right):
-            return Found(change)
+            return Repair(change)
         first = first_wrong(wrong, budget)
-        return Found(*goals.right_if(wrong, budget, few, first), first)
-    return Found(first=first)
+        return Repair(*goals.right_if(wrong, budget, few, first), first)
+    return Repair(first=first)
 
 
 def uncut_if(subject, right):

@@ -31,7 +31,7 @@ from ..measure.gradient import are_right
 from ..report import brief
 from ..words import N_, _, listed
 from .edits import Code, running
-from .goals import codes_of, others_of
+from .goals import codes_of, guard_of
 
 WATCH = "the_doctor_watches"
 PROOFS = 80  # interventions, at most
@@ -499,7 +499,7 @@ class Search:
         self.chain, self.wrong, self.budget = chain, wrong, budget
         self.record, self.events, grads = chain.events(wrong.first, 0)
         self.again, self.events_again, _grads = chain.events(wrong.at[-1], 1)
-        self.stay, self.proofs = others_of(wrong), 0
+        self.stay, self.proofs = guard_of(wrong), 0
         self.grads = [g for g in grads if isinstance(g, torch.Tensor)]
 
     def found(self):

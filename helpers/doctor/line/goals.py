@@ -15,7 +15,16 @@ from ..measure.gradient import are_right
 from ..words import _, listed
 from .edits import Code, edited, running
 from .foresight import HOPELESS, LIKELY, Foresight
-from .grammar import CUTS, EXPRESSIONS, FLAG, FLAGS, MANY, divides, edits_of, lines_of
+from .grammar import (
+    CUTS,
+    EXPRESSIONS,
+    FLAGS,
+    FLAGS_OF,
+    MANY,
+    divides,
+    edits_of,
+    lines_of,
+)
 
 UNSURE, ODD = 40, 120  # edits of each kind that are run
 FURTHER = (
@@ -81,11 +90,11 @@ def right_if(wrong, budget, few, first):
     codes = [
         code for code in backward_codes(wrong.first.subject) if harmless(code, code.cls)
     ]
-    stay, alone = others_of(wrong), functools.partial(right_alone, wrong.first.subject)
+    stay, alone = guard_of(wrong), functools.partial(right_alone, wrong.first.subject)
 
     def fits(edit):
-        flags = FLAG in edit.quoted()[0]
-        return are_right(wrong.at) and stay() and (not flags or alone())
+        asks = FLAGS_OF in edit.code.text and is_asked(edit)
+        return are_right(wrong.at) and stay() and (not asks or alone())
 
     edits = candidates(codes, wrong, budget, few, first) if codes else ()
     edit, mends_all = first_that_holds(wrong, edits, budget, fits)
@@ -143,6 +152,17 @@ def ranked(codes, ahead, few, is_due):
     yield from odd[: ODD // 3 if few else ODD]
 
 
+def is_asked(edit):
+    """Does it stand in a condition, such as which gradients are asked for?"""
+    for node in edit.puts:
+        while node in edit.code.up:
+            up = edit.code.up[node]
+            if getattr(up, "test", None) is node:
+                return True
+            node = up
+    return False
+
+
 def right_alone(subject):
     """Is each gradient the same where no other one is asked for?"""
 
@@ -161,7 +181,7 @@ def right_alone(subject):
     return True
 
 
-def others_of(wrong):
+def guard_of(wrong):
     """What tells whether the gradients that are right now are so still."""
     point = wrong.first.point
     before = {

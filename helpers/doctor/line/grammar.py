@@ -362,7 +362,7 @@ def operands(code, hand):
 
 # --- statements -----------------------------------------------------------------------
 
-FLAG = "needs_input_grad"  # of which the index is wrong, never the sense
+FLAGS_OF = "needs_input_grad"
 ASSIGNED = {"=": "+=", "+=": "= -=", "-=": "+=", "*=": "/= =", "/=": "*="}
 
 
@@ -372,7 +372,7 @@ def lines_of(code):
         for block in (getattr(node, name, None) for name in ("body", "orelse")):
             for k, line in enumerate(block if isinstance(block, list) else ()):
                 old = ast.unparse(line)
-                for at, new in of_a_line(line):
+                for at, new in of_a_line(line, code):
                     before, after = (t.split("\n")[0] for t in (ast.unparse(at), new))
                     said = _(STANDS).format(new=after, old=before)
                     if new == "pass":
@@ -387,10 +387,11 @@ def lines_of(code):
                         yield Edit(code, other, {line: new, other: old}, said)
 
 
-def of_a_line(line):
+def of_a_line(line, code):
     """(a node, what takes its place)"""
     match line:
-        case ast.If(test=test) if FLAG not in ast.unparse(test):
+        # Of what is asked for, the index is wrong, not the sense.
+        case ast.If(test=test) if FLAGS_OF not in code.text:
             yield test, f"not {of(test)}"
         case (
             ast.Assign(targets=[target], value=value)

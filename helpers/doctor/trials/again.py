@@ -298,7 +298,8 @@ def in_vain(exam, i, returned):
     with contextlib.suppress(CallError), exam.watched() as (_handed, recorded):
         subject.backward(run, exam.vs, create=True)
         steps = set(graph([recorded[x]])) if x in recorded else set()
-        returned = [name for name in returned if recorded[name].grad_fn not in steps]
+        nodes = {name: t.grad_fn for name, t in recorded.items()}
+        returned = [name for name in returned if nodes.get(name) not in steps]
     return [f"`{name}`" for name in returned if name != x]
 
 
