@@ -26,8 +26,9 @@ ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / ".github" / "pictures"
 # What is called so in Chinese, too.
 NAMES = set(
-    "all-gather all-reduce all-to-all backward clip ctx forward grad nan rank "
-    "reduce-scatter unfold vmap".split()
+    "all-gather all-reduce all-to-all autocast autograd backward bool checkpoint clip "
+    "compile ctx deepcopy eager expand export forward gate grad hessian jvp linear mul "
+    "nan pickle pow rank reduce-scatter reverse sigmoid square sum unfold vmap".split()
 )
 
 

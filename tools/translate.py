@@ -212,6 +212,13 @@ FROM_ANOTHER_CELL = {
     "10": ["easiest", "hardest"],
     "12": ["filters kept, blocks recomputed", "filters not kept, blocks recomputed"],
     "13": ["both", "no clip", "reparameterised"],
+    "14": ["halos", "layers"],
+    "15": ["constants", "readable", "registers"],
+    "17": ["8 bits, nearest", "8 bits, stochastic", "float16, scaled"],
+    "19": ["Function and custom_op", "Function around custom_op"]
+    + ["Function under the name", "Function, and jvp", "compile, dynamic"]
+    + ["compile, then twice", "define and impl", "export, strict", "hook"]
+    + ["plain operations", "tensor subclass", "twice"],
 }
 
 
@@ -358,6 +365,25 @@ def as_bytes(text):
     return text.encode() if isinstance(text, str) else text
 
 
+def with_headings(known):
+    """With the headings of chapters that the doctor names."""
+    from helpers.doctor.course import SECTIONS
+
+    for place in SECTIONS:
+        number, _, heading = place.partition(" ")
+        (path,) = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
+        chinese = translation(heading_in(path, heading), read(path)) or heading
+        known.add(heading, chinese.replace("`", ""))
+    return known
+
+
+def heading_in(path, heading):
+    """The heading as it stands in Markdown, with its code in backquotes."""
+    markdown = "\n".join(text for _, text in cells(path))
+    found = re.findall(r"^#+ (.+)$", markdown, re.MULTILINE)
+    return next(text for text in found if text.replace("`", "") == heading)
+
+
 def compiled(known):
     """A catalogue as Python's gettext reads it."""
     file = io.BytesIO()
@@ -385,7 +411,7 @@ def built(path):
     """
     known = read(path)
     if path == LESSONS:
-        return LESSONS / "zh.mo", compiled(known)
+        return LESSONS / "zh.mo", compiled(with_headings(known))
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".ipynb":
         text = translate(text, known)

@@ -1,0 +1,81 @@
+"""No English leaves the Chinese edition: what the doctor and its commands say."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from helpers.doctor import words
+from helpers.lessons.cases import BROKEN, HEALTHY
+from helpers.lessons.language import VARIABLE, _
+
+OF_EACH_CODE = {case.code: case for case in HEALTHY + BROKEN}
+# Names that Chinese keeps. What PyTorch says is quoted as it is.
+NAMES = set(
+    "acos autograd backward conj conjugate ctx dim dirty dtype eps expand float forward grad "
+    "hook inf int item jvp kernel lambda log mean nan numel once pass pow replace return "
+    "retain shape softmax sqrt staticmethod sum tol view vmap".split()
+)
+QUOTED = re.compile(r"(报错|抛出|Error|Warning|Exception).*", re.DOTALL)
+
+
+def english(report):
+    """Words of a report that are no code, no name and no quoted message."""
+    for line in report.splitlines():
+        line = re.sub(r"`[^`]*`|\([a-z-]+\)", "", QUOTED.sub("", line))
+        words = re.findall(r"(?<![\w./=-])[a-z]{3,}(?![\w(./=-])", line)
+        yield from (word for word in words if word not in NAMES)
+
+
+@pytest.fixture
+def chinese(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "zh")
+    monkeypatch.setattr(words, "translate", _)
+
+
+@pytest.mark.parametrize("code", OF_EACH_CODE)
+def test_a_finding(code, chinese):
+    case = OF_EACH_CODE[code]
+    report = case.examine(**case.options)
+    said = [*(f.message for f in report.findings), *(f.remedy for f in report.findings)]
+    assert not list(english("\n".join(said))), str(report)
+
+
+def test_english_is_seen():
+    assert list(english("`x` 的梯度 is wrong (scaled)")) == ["wrong"]
+
+
+FUNCTION = """
+import torch
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * g
+def test_it():
+    Double.apply(torch.ones(3, requires_grad=True)).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    "command, said",
+    [
+        ("helpers.doctor test_it.py:Double --input 3x4", "参见：第 11 章"),
+        ("helpers.doctor test_it.py:test_it --input 3", "个元素的向量"),
+        ("pytest -q -p no:cacheprovider -p helpers.doctor.plugin --doctor", "参见"),
+    ],
+)
+def test_a_command(command, said, tmp_path):
+    (tmp_path / "test_it.py").write_text(FUNCTION)
+    run = subprocess.run(
+        [sys.executable, "-m", *command.split()],
+        cwd=tmp_path,
+        env=os.environ | {VARIABLE: "zh", "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+    )
+    assert said in run.stdout, run.stdout + run.stderr
