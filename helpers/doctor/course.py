@@ -69,4 +69,4 @@ def speak_its_language():
     """What the variable EXTENDING_PYTORCH_LANGUAGE says; English without the course."""
     if os.environ.get("EXTENDING_PYTORCH_LANGUAGE"):
         with suppress(ImportError):
-            import_module("helpers.lessons.language")
+            import_module("..lessons.language", __package__)
