@@ -494,8 +494,7 @@ def write_dark_sheet(out):
 
 
 def on_finished(app, exception):
-    """The index of the search; `zh/` leads to the Chinese edition; colours without
-    scripts; a lighter style sheet."""
+    """Write the index of the search, what `zh/` leads to, and lighter style sheets."""
     if exception or app.builder.name != "html":
         return
     out = Path(app.outdir)

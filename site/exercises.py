@@ -1,5 +1,4 @@
-"""Exercises on the pages: hints, wrong attempts with their verdicts, and the solution,
-each folded.
+"""Exercises on the pages, folded: hints, wrong attempts with verdicts, the solution.
 
 All of it is made from the exercises themselves. What a check says is heard while the
 pages are built; of an attempt that cannot be checked on this machine, nothing is shown.
