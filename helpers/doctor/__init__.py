@@ -1,5 +1,4 @@
-"""The gradient doctor: what is wrong with a gradient, where `gradcheck` says that it
-is.
+"""The gradient doctor: what is wrong with a gradient.
 
     report = examine(MyFunction.apply, x, weight, bias)  # a callable or a module
     print(report)                                        # or leave it to the notebook

@@ -43,8 +43,11 @@ def number(text):
 
 
 def load(target):
-    """What "module.py:name" or "package.module:name" names; a module is
-    instantiated. Ends with a sentence where there is nothing of this name."""
+    """What "module.py:name" or "package.module:name" names.
+
+    A module is instantiated. Ends with a sentence where there is nothing of this
+    name.
+    """
     path, colon, name = target.rpartition(":")
     if not colon or path.endswith(".py") and not os.path.isfile(path):
         parser().error(f"{target} must be module.py:name, and module.py a file")
@@ -62,8 +65,9 @@ def load(target):
 
 
 def run(argv, as_json, **options):
-    """Make rounds over the program argv[0], with the arguments argv[1:]; an exit
-    status.
+    """Make rounds over the program argv[0], with the arguments argv[1:].
+
+    An exit status.
 
     options: those of `rounds`. The status is 1 if a Function is wrong, 2 if the program
     raised, 130 after Ctrl-C while Functions were examined, otherwise the program's own.

@@ -208,8 +208,7 @@ class Doctor:
             self.workers.append(pickle.loads(told))
 
     def weighed(self, visit):
-        """The visit with what fails no run as a warning, and as a note what is
-        known."""
+        """The visit, with warnings for what fails no run, notes for what is known."""
         spared, findings = FAIL[self.options.fail], []
         for finding in visit.findings:
             if known_as(visit, finding) in self.options.known:
@@ -246,8 +245,11 @@ class Doctor:
 
 
 def known_as(visit, finding):
-    """The line of the baseline; one for whatever a wrong gradient is called, which may
-    depend on the numbers of the run."""
+    """The line of the baseline.
+
+    One for whatever a wrong gradient is called, which may depend on the numbers of
+    the run.
+    """
     causes = {text.code for text, _test in CAUSES}
     code = "gradient" if finding.code in causes else finding.code
     return f"{visit.full_name} {code} {finding.input or '-'}"

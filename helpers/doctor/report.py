@@ -242,8 +242,10 @@ class Text:
         also_wrong=(),
         **gaps,
     ):
-        """message: `raises` or `none`, in place of the usual one; remedy: where to look,
-        if elsewhere; meant: a template, in which {how} is accept.
+        """message: `raises` or `none`, in place of the usual one.
+
+        Remedy: where to look, if elsewhere; meant: a template, in which {how}
+        is accept.
 
         groups: fill gaps by position; further: sentences that follow; output: the only
                 one concerned; through: the same, and said first; change: a `Change`;
@@ -404,8 +406,7 @@ def wrapped(text, first, further):
 
 
 def marked_up(line):
-    """As HTML: what stands in backticks, or looks like a name in Python, is set as
-    code."""
+    """As HTML, with code in backticks and Python's names set as code."""
     line = html.escape(line, quote=False)
     return CODE.sub(lambda m: f"{CODE_AS}{m[1] or m[2]}</code>", line)
 
@@ -417,8 +418,7 @@ def distinct(one, other):
 
 
 def brief(value, digits=3):
-    """A number with this many digits, a dtype without "torch.", anything else as
-    printed."""
+    """A number with this many digits, a dtype without "torch.", or as printed."""
     if isinstance(value, complex):
         real, imaginary = brief(value.real, digits), brief(abs(value.imag), digits)
         sign = "-" if value.imag < 0 else "+"

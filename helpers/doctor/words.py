@@ -1,5 +1,7 @@
-"""What is said, in the language of whoever reads it: English, unless `translate` is
-set."""
+"""What is said, in the language of whoever reads it.
+
+English, unless `translate` is set.
+"""
 
 translate = None  # or what makes of an English sentence, with its gaps, another one
 

@@ -1,5 +1,7 @@
-"""What the tests of the doctor share: a right Function, wrong ones, and rounds over
-them."""
+"""What the tests of the doctor share.
+
+A right Function, wrong ones, and rounds over them.
+"""
 
 import torch
 from torch.autograd import Function

@@ -1,5 +1,7 @@
-"""How the doctor's folder is built: sizes, one-way imports, and that it can be copied
-or cut."""
+"""How the doctor's folder is built.
+
+Sizes, one-way imports, and that it can be copied or cut.
+"""
 
 import ast
 import os
@@ -41,8 +43,10 @@ class Scale(torch.autograd.Function):
 
 
 def imported(file):
-    """The files of the house that this one imports, anywhere in it; None for other
-    modules."""
+    """The files of the house that this one imports, anywhere in it.
+
+    None for other modules.
+    """
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((alias.name.split(".")[0], None) for alias in node.names)

@@ -1,5 +1,7 @@
-"""The doctor's rounds over a test suite: what turns it red, what is printed and
-written."""
+"""The doctor's rounds over a test suite.
+
+What turns it red, what is printed and written.
+"""
 
 import json
 import os
@@ -316,8 +318,7 @@ def test_options_that_say_nothing(suite, options, words):
 
 
 def test_a_copied_folder_configured_once(tmp_path):
-    """`pytest` alone, in a project whose root holds the folder, with options in its ini
-    file."""
+    """`pytest` in a project of its own, with options in its ini file."""
     shutil.copytree(
         Path(doctor.__file__).parent,
         tmp_path / "doctor",

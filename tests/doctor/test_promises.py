@@ -1,5 +1,7 @@
-"""What the doctor promises whoever calls it: no trace, little time, no exception
-swallowed."""
+"""What the doctor promises whoever calls it.
+
+No trace, little time, no exception swallowed.
+"""
 
 import random
 import signal
@@ -155,8 +157,7 @@ def test_a_time_limit_of_the_caller_is_no_finding(sleeps):
 
 
 class Deep(torch.nn.Sequential):
-    """Of many parameters; with `wrong`, that many of them, from the first on, are
-    halved."""
+    """Of many parameters, of which the first `wrong` are halved."""
 
     def __init__(self, wrong=0, layers=12):
         super().__init__(*[torch.nn.Linear(8, 8) for _ in range(layers)])

@@ -1,5 +1,4 @@
-"""The doctor on rounds: what it sees of a running program, and that it leaves no
-trace."""
+"""The doctor on rounds: what it sees of a program, and that it leaves no trace."""
 
 import gc
 import json
@@ -370,8 +369,7 @@ def test_what_nobody_goes_back_through_is_not_accused_of_raising(goes_back):
             raise RuntimeError("the adjoint of an adjoint")
 
     class Solves(Square):
-        """Its backward applies another Function, as one that solves an adjoint equation
-        does."""
+        """Its backward applies another Function, as an adjoint equation's does."""
 
         @staticmethod
         def backward(ctx, grad_output):

@@ -21,8 +21,9 @@ def gaps_of(test, wrong):
 
 
 def cause(code, message=None, look=""):
-    """Make a row of the decorated test; without a message it finds a cause that has
-    another.
+    """Make a row of the decorated test.
+
+    Without a message it finds a cause that has another.
 
     The test takes the `WrongGradient` of one wrong gradient. It returns what fills the
     gaps of the sentence, or None; or it yields hypotheses, (gaps, holds): the first one
@@ -38,15 +39,16 @@ def cause(code, message=None, look=""):
 
 
 def true_of(holds, here):
-    """holds(here), or False where shapes do not fit, or backward does not take what it is
-    given."""
+    """holds(here), or False where shapes do not fit or backward refuses."""
     with forgiving():
         return bool(holds(here))
     return False
 
 
 def named(wrong):
-    """The text of the first cause that fits, and what fills its gaps; the last one
-    always does."""
+    """The text of the first cause that fits, and what fills its gaps.
+
+    The last one always does.
+    """
     found = ((text, gaps_of(test, wrong)) for text, test in CAUSES)
     return next((text, gaps) for text, gaps in found if gaps is not None)

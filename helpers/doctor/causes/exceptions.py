@@ -1,5 +1,7 @@
-"""What Python and PyTorch refuse, told by the message of the exception: a table, one
-row each."""
+"""What Python and PyTorch refuse, told by the message of the exception.
+
+A table, one row each.
+"""
 
 import re
 import textwrap

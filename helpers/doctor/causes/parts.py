@@ -1,5 +1,7 @@
-"""Causes that concern a part: some elements, some contributions, a term or a factor of
-each."""
+"""Causes that concern a part.
+
+Some elements, some contributions, a term or a factor of each.
+"""
 # ruff: noqa: B023 (a hypothesis is tried before the next one is made)
 
 import itertools
@@ -35,8 +37,7 @@ EXP = N_("exp of {name}")
 
 
 def lost(wrong):
-    """(lost, there): masks of the Jacobian, if some that are there are lost, and no
-    more."""
+    """(lost, there), masks of the Jacobian, if some are lost, and no more."""
     if not wrong.jacobians:
         return None
     given, expected, limit = wrong.jacobians
@@ -170,8 +171,7 @@ def term_missing(wrong):
 
 
 def same_shaped(here):
-    """(name, vector) of the tensors by which a term of the gradient may be
-    multiplied."""
+    """(name, vector) of the tensors that may multiply a term of the gradient."""
     found = {name: t for name, t in here.tensors.items() if t.shape == here.x.shape}
     found |= {
         _(EXP).format(name=name): found[name].exp()
@@ -183,8 +183,7 @@ def same_shaped(here):
 
 
 def rests(error, basis, shape, dims):
-    """How much of the error no combination of the basis explains, another one for each
-    slice."""
+    """How much of the error no combination of the basis explains, by slice."""
     first, last = [d + 1 for d in dims], [-1 - k for k in range(len(dims))]
     size = math.prod(shape[d] for d in dims)
     if size < len(basis) + 2:

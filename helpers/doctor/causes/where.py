@@ -122,16 +122,14 @@ def by_value(points, varied, right, wrong):
 
 
 def may_be_chance(points, right, wrong, bound):
-    """Are there so few elements that some bound, or 0, tells right from wrong by
-    chance?"""
+    """Could few elements be told apart by some bound, or 0, by chance?"""
     n = len(points[0].elements)  # at the other points, which are near, the signs stay
     few = bool(bound) or len(points) == 1 or right + wrong <= 7
     return n <= 5 or min(right, wrong) <= 2 and few
 
 
 def regions(p):
-    """{(template, what, the bound's name): which of the elements}; the first: where it
-    is 0"""
+    """{(template, what, the bound's name): which elements}, first where it is 0."""
     found = {}
     for what, t in p.sizes.items():
         if t.dtype == torch.bool:
@@ -161,8 +159,10 @@ def by_place(shape, right, wrong):
 
 
 def indices(which, n, others):
-    """Some of n indices, in words; others: those that are known not to be among
-    them."""
+    """Some of n indices, in words.
+
+    Others: those that are known not to be among them.
+    """
     known = sorted({*which, *others.tolist()})
     first, last = which[0], which[-1]
     if len(which) > 2 and which == [k for k in known if first <= k <= last]:

@@ -1,5 +1,7 @@
-"""Causes that concern all of a gradient: it is missing, multiplied, or right if
-transformed."""
+"""Causes that concern all of a gradient.
+
+It is missing, multiplied, or right if transformed.
+"""
 # ruff: noqa: B023 (a hypothesis is tried before the next one is made)
 
 import itertools
@@ -106,8 +108,7 @@ def negated(wrong):
 
 
 def sizes(here):
-    """[(size, what it is)] of the output and of the input: of one dimension, of
-    several, of all."""
+    """[(size, what it is)] of one, several and all dimensions of output and input."""
     found = []
     for t, shape in ((_(here.output), here.y.shape), (f"`{here.input}`", here.shape)):
         for dims in subsets(shape):
@@ -144,8 +145,7 @@ def reason(wrong):
 
 
 def size(wrong, power):
-    """The words for a size of the output or the input that is the factor, or 1 /
-    factor.
+    """The words for a size that is the factor, or 1 / factor.
 
     It must be so for other sizes, too. A number that was given is a better name.
     """
@@ -222,14 +222,12 @@ def few_digits(wrong):
 
 
 def is_rounded(here):
-    """Is it proportional to grad_output, but that of a sum is not quite the sum of
-    those?"""
+    """Is it proportional to grad_output, but not additive?"""
     return is_proportional(here) and rest_of_sums(here) > 1e-6
 
 
 def is_proportional(here):
-    """To a multiple of 2, so that what is rounded stays so? A solver's tolerance is no
-    error."""
+    """To a multiple of 2, so that what is rounded stays so?"""
     off = here.vjp(-1024 * here.vs[0]) / 1024 + here.given[0]
     error = largest(here.off[:, here.trusted])
     return largest(off) <= max(1e-6 * largest(here.given), 1e-3 * error)
@@ -411,7 +409,7 @@ def places(shape):
 
 
 def flips(shape):
-    """(how, the numbers of the elements as they stand then)"""
+    """(how, the numbers of the elements as they stand then)."""
     for d, n in enumerate(shape):
         turned = places(shape).flip(d)
         if n > 1:
@@ -425,7 +423,7 @@ def flips(shape):
 
 
 def transposes(shape):
-    """(how, the numbers of the elements as they stand then)"""
+    """(how, the numbers of the elements as they stand then)."""
     dims = tuple(range(len(shape)))
     for order in itertools.permutations(dims) if len(dims) <= 4 else ():
         given = tuple(shape[order.index(d)] for d in dims)

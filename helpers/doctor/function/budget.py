@@ -67,8 +67,7 @@ class Budget:
 
 
 class Work(Mode):
-    """Counts as FlopCounterMode does, but leaves modules alone, which backward may
-    call."""
+    """Counts as FlopCounterMode does, but leaves modules alone."""
 
     def __init__(self):
         super().__init__()
@@ -85,21 +84,21 @@ class Work(Mode):
 
 
 def calls_a_second(subject):
-    """How often forward can be called in about a second, estimated from its
-    operations."""
+    """How often forward can be called in about a second, by its operations."""
     with Work() as work:
         subject.forward(subject.values)
     return int(3e8 / (work.elements + work.flops / 10))
 
 
 def calls_allowed(subject):
-    """How often a diagnosis may call forward: three times as often as until then, or a
-    second."""
+    """How often a diagnosis may call forward.
+
+    Three times as often as until then, or a second.
+    """
     return max(3 * subject.counts["calls"], subject.calls_a_second)
 
 
 def shared(calls, inputs):
-    """How many inputs, and how many elements of each, this many calls of forward can
-    examine."""
+    """How many inputs and elements this many calls of forward can examine."""
     inputs = max(1, min(inputs, calls // (16 * PER_ELEMENT)))
     return inputs, min(512, max(16, calls // (PER_ELEMENT * inputs)))

@@ -1,5 +1,7 @@
-"""The calls of Functions in a running program: noticed, told apart, copied, and made
-again."""
+"""The calls of Functions in a running program.
+
+Noticed, told apart, copied, and made again.
+"""
 
 import contextlib
 import copy
@@ -47,8 +49,10 @@ PLAIN = (bool, int, str, bytes, type(None), torch.dtype, torch.device, enum.Enum
 
 
 def pattern(value, depth=4):
-    """What calls that are examined only once have in common; it holds nothing of the
-    program."""
+    """What calls that are examined only once have in common.
+
+    It holds nothing of the program.
+    """
     kind = type(value)
     if kind is float:
         return kind
@@ -64,8 +68,7 @@ def pattern(value, depth=4):
 
 
 def parts(value):
-    """What is in a tuple, list or dict, in a partial, and in the closure of a
-    function."""
+    """What is in a tuple, list or dict, a partial, or a closure."""
     if isinstance(value, (tuple, list)):
         return value
     if isinstance(value, dict):
@@ -76,8 +79,7 @@ def parts(value):
 
 
 def held(value, replaced=True, depth=4):
-    """The tensors in modules, closures, bound methods and objects, but in no list of
-    tensors.
+    """The tensors in modules, closures, bound methods and objects.
 
     replaced: does the doctor replace the tensors in this value?
     """
@@ -114,8 +116,7 @@ def autocasts():
 
 
 def heard_by(hear):
-    """For a while, in all threads, hear(cls, args, records) runs before the forward of
-    a Function.
+    """For a while, in all threads, hear(cls, args, records) runs before forward.
 
     records: as far as is known, is there a graph through which the program may go back?
     What hear returns, if anything, is called with what forward has returned.
@@ -214,15 +215,13 @@ class Call:
             put(1)
 
     def held(self):
-        """The tensors that the arguments hold where the doctor does not replace
-        them."""
+        """The tensors in the arguments that the doctor does not replace."""
         values = [*self.args, *vars(self.cls).values()]
         values = [getattr(v, "__func__", v) for v in values]  # of a static method
         return {id(t): t for value in values for t in held(value)}.values()
 
     def again(self):
-        """(fn, args, kwargs), as `examine` takes them; fn: with the call's autocast and
-        state."""
+        """(fn, args, kwargs) as `examine` takes them, with the call's autocast."""
         op, args, kwargs = operator(self.cls), self.args, {}
 
         def apply(*args, **kwargs):

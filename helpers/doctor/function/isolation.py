@@ -27,8 +27,7 @@ class CallError(Exception):
 
 @contextlib.contextmanager
 def phase(name):
-    """What is raised inside becomes a CallError, unless a caller's time limit raised
-    it."""
+    """What is raised inside becomes a CallError, but for a caller's time limit."""
     try:
         yield
     except Exception as error:
@@ -72,8 +71,7 @@ def reseed(seed):
 
 
 def draws():
-    """Has the run that has just ended drawn random numbers? (Each starts from one
-    seed.)"""
+    """Has the run that has just ended drawn random numbers?"""
     after = [generator.get_state() for generator in generators()]
     reseed(0)
     before = [generator.get_state() for generator in generators()]
@@ -81,8 +79,7 @@ def draws():
 
 
 class OwnGenerators(TorchFunctionMode):
-    """Notes whether random numbers are drawn from generators that are not PyTorch's
-    default."""
+    """Notes whether random numbers come from other generators than the default."""
 
     used = False
 

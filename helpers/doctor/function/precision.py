@@ -21,8 +21,7 @@ class Grain(Mode):
 
     @classmethod
     def within(cls, start, outputs):
-        """The eps of the coarsest dtype on the way from `start` to what outputs()
-        returns, or 0."""
+        """The eps of the coarsest dtype between `start` and outputs(), or 0."""
         try:
             with cls(start) as watch:
                 return max(filter(None, watch.of(outputs())), default=0.0)

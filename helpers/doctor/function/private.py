@@ -1,5 +1,6 @@
-"""Everything of PyTorch that the doctor uses and PyTorch does not document; a test that
-it works.
+"""Everything of PyTorch that the doctor uses and PyTorch does not document.
+
+A test that it works.
 
 Known to work on torch 2.10 to 2.15. Python looks up `forward` on the class of a
 Function each time the Function is applied, and `backward` each time the engine runs it.
@@ -41,8 +42,7 @@ WAYS = {}  # by the name of a method: pairs (thread or None, way)
 
 @contextlib.contextmanager
 def methods(name, way, everywhere=False):
-    """For a while, way(method, cls, *args) runs instead of this method of every
-    Function.
+    """For a while, way(method, cls, *args) runs instead of each Function's method.
 
     name: "forward", "setup_context", "backward" (a `vjp`, too) or another static method
     way: it may call method(*args); only in this thread, or everywhere, in all threads
@@ -64,8 +64,10 @@ def methods(name, way, everywhere=False):
 
 
 class OnClass:
-    """The descriptor on FunctionMeta: it returns the method of a Function, wrapped in
-    WAYS."""
+    """The descriptor on FunctionMeta.
+
+    It returns the method of a Function, wrapped in WAYS.
+    """
 
     def __init__(self, name):
         self.name, self.of_function = name, getattr(Function, name)
@@ -150,8 +152,7 @@ def transforming():
 
 
 class Mode(TorchDispatchMode):
-    """A mode that control flow passes through, under which what is compiled is
-    compiled, and which does not import the compiler."""
+    """A mode that control flow passes through, without importing the compiler."""
 
     supports_higher_order_operators = True
 
@@ -190,8 +191,7 @@ BOUND = Probe.apply  # as programs bind theirs, before anybody watches
 
 @functools.cache
 def self_test():
-    """Raises BlindError unless the forward and the backward of a Function are seen
-    here."""
+    """Raises BlindError unless a Function's forward and backward are seen here."""
     seen = []
 
     def way(method, cls, *args):

@@ -95,8 +95,7 @@ class Source:
 
 @functools.lru_cache(256)
 def read(code, file):  # equal codes may be of two files
-    """The source of a function, without its indent, and the number of its first
-    line."""
+    """The source of a function without its indent, and its first line's number."""
     # inspect.getsource would look at all imported modules, slowly.
     linecache.checkcache(file)
     lines = linecache.getlines(file)[code.co_firstlineno - 1 :]
@@ -275,8 +274,10 @@ def is_known(value):
 
 
 def module_of(fn):
-    """The name of its module: "" in a namespace without a name, "torch" if it is
-    written in C."""
+    """The name of its module.
+
+    "" in a namespace without a name, "torch" if it is written in C.
+    """
     return fn.__module__ or ("" if inspect.isfunction(fn) else "torch")
 
 
@@ -331,8 +332,10 @@ def is_refused(name):
 
 
 def is_fine(node, fixed, called):
-    """May this node run? fixed: names of what may not be changed; called: of what may
-    be called."""
+    """May this node run? fixed.
+
+    Names of what may not be changed; called: of what may be called.
+    """
     match node:
         case ast.With(items=items):
             return all(

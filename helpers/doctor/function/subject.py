@@ -45,8 +45,7 @@ SIZES = 4  # that are changed, at most
 
 @dataclasses.dataclass
 class Run:
-    """One forward pass: outputs that are floating-point or complex, and what went into
-    it."""
+    """One forward pass: differentiable outputs, and what went into it."""
 
     names: list
     outputs: list
@@ -61,15 +60,18 @@ class Run:
 
     @functools.cached_property
     def outside(self):
-        """Other tensors to whose `.grad` backward adds: those that a closure holds,
-        say."""
+        """Other tensors to whose `.grad` backward adds.
+
+        Those that a closure holds, say.
+        """
         own = {id(leaf) for leaf in self.leaves}
         ends = [n for n in graph(self.outputs) if type(n).__name__ == "AccumulateGrad"]
         return [node.variable for node in ends if id(node.variable) not in own]
 
     def grads(self, outputs, vs, **options):
-        """What backward leaves in the `.grad` of the leaves; that of other tensors
-        stays.
+        """What backward leaves in the `.grad` of the leaves.
+
+        That of other tensors stays.
 
         Not torch.autograd.grad, which some Functions refuse, and which misses what they
         add.
@@ -167,8 +169,7 @@ class Scope(torch.nn.Module):
 
 
 class Subject:
-    """The examined function, callable with other values for the inputs that are
-    differentiated. It never changes: `but` and `with_…` return another one.
+    """The examined function; `but` and `with_…` return another one.
 
     fn, cls, scope: a copy of what was given; the Function, if it is one; around the
         module
@@ -239,8 +240,10 @@ class Subject:
         self.lower = next((d for d in dtypes if torch.finfo(d).eps > 1e-10), None)
 
     def argument_names(self, count):
-        """The names of the first `count` positional arguments: `x`, `args[0]`, or
-        `input 0`."""
+        """The names of the first `count` positional arguments.
+
+        `x`, `args[0]`, or `input 0`.
+        """
         target = self.cls.forward if self.cls else getattr(self.fn, "forward", self.fn)
         try:
             parameters = list(inspect.signature(target).parameters.values())
@@ -306,8 +309,7 @@ class Subject:
 
     @functools.cached_property
     def numbers(self):
-        """{in words: value} of the numbers that it was given, and of floats in modules
-        and ctx."""
+        """{in words: value} of the numbers given, and of floats in modules and ctx."""
         held = [("", self.arguments)]
         for name, module in self.scope.module.named_modules() if self.is_module else ():
             held.append((f"{name}." if name else "", vars(module)))
@@ -329,8 +331,7 @@ class Subject:
     # --- its calls --------------------------------------------------------------------
 
     def call(self, tensors, fn=None):
-        """What the function, or `fn`, returns for these tensors instead of those that
-        it was given; and the state of the module that it leaves."""
+        """(what the function, or `fn`, returns, the state it leaves)."""
         self.counts["calls"] += 1
         supply = iter(tensors)
         values = mapped(self.arguments, "", lambda *_slot: next(supply))
@@ -338,8 +339,7 @@ class Subject:
         return self.within(list(supply), lambda: (fn or self.fn)(*args, **values))
 
     def within(self, state, do):
-        """do(), with these tensors as the state of the module, which backward may ask
-        for, too; and the state that it leaves."""
+        """(do() with these tensors as the module's state, the state it leaves)."""
         if not self.is_module:
             return do(), []
         state = {f"module.{name}": t for name, t in zip(self.state, state, strict=True)}
@@ -399,8 +399,10 @@ class Subject:
         return [as_vector(t) for t in self.run(values, needs=self.records).outputs]
 
     def backward(self, run, vs, retain=False, create=False, seed=1):
-        """Gradients of sum(v · output), one for each examined input; None where there
-        is none."""
+        """Gradients of sum(v · output), one for each examined input.
+
+        None where there is none.
+        """
         pairs = zip(run.outputs, vs, strict=True)
         pairs = [(o, v) for o, v in pairs if v is not None and o.requires_grad]
         if not pairs or not any(leaf.requires_grad for leaf in run.leaves):
@@ -476,8 +478,7 @@ def with_other_arguments(subject):
 
 
 def of_sizes(subject, few, alone=None):
-    """Yields the subject with some of the elements of each tensor, if forward takes
-    them.
+    """Yields the subject with some elements of each tensor, if forward takes them.
 
     few: {size: another size}, of all tensors or of that number alone. What the inputs
          share stays: of equal halves, both change.
@@ -503,8 +504,10 @@ def of_sizes(subject, few, alone=None):
 
 
 def indices(tensors, n, m):
-    """Which m of n indices: the first ones; of each half, if the halves of one are
-    equal."""
+    """Which m of n indices: the first ones.
+
+    Of each half, if the halves of one are equal.
+    """
     index = torch.arange(m) % n
     if n % 2 == m % 2 == 0:
         for t in filter(is_dense, tensors):
@@ -516,8 +519,9 @@ def indices(tensors, n, m):
 
 
 def resized(subject):
-    """Yields the subject for inputs of other sizes: about half as many rows, or
-    columns, of a few sizes; then of twice as many.
+    """Yields the subject for inputs of other sizes.
+
+    About half as many rows, or columns, of a few sizes; then of twice as many.
 
     An even size stays even, as forward may need pairs.
     """
@@ -545,8 +549,7 @@ def resized(subject):
 
 
 def of_one(subject):
-    """Yields the subject for inputs of one row, one column and so on, where a bound or
-    a mean may be another than anywhere else."""
+    """Yields the subject for inputs of one row, one column and so on."""
     least = max((int(t.max()) + 1 for t in subject.tensors if is_index(t)), default=1)
     sizes = dict.fromkeys(n for t in subject.values for n in t.shape if n > 1)
     for n in [*sizes][:SIZES] if least == 1 and not subject.is_slow else ():

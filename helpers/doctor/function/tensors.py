@@ -107,8 +107,10 @@ def worst(given, expected):
 
 
 def scale(tensor):
-    """How far each element may be moved: as far as its size, but not less than 5 % of
-    the rms."""
+    """How far each element may be moved.
+
+    As far as its size, but not less than 5 % of the rms.
+    """
     size = tensor.abs().to(torch.float64).nan_to_num(posinf=0.0)
     rms = size.square().mean().sqrt().item()
     return size.clamp(min=0.05 * rms) if rms > 0 else torch.ones_like(size)
@@ -132,8 +134,10 @@ class Dice:
         return shaped(vector.to(like.device), like)
 
     def direction(self, tensor, symmetric=False):
-        """A change of every element; symmetric: only along symmetric matrices, if it is
-        one."""
+        """A change of every element.
+
+        Symmetric: only along symmetric matrices, if it is one.
+        """
         draw = self.uniform(tensor)
         step = scale(tensor) * torch.where(draw < 0.5, draw - 1.0, draw)
         if tensor.is_complex():
@@ -142,8 +146,7 @@ class Dice:
         return step.to(tensor.dtype)
 
     def nearby(self, tensor):
-        """Another point: every element is smaller by a random share, so that its sign
-        stays."""
+        """Another point, where every element is smaller by a random share."""
         moved = tensor * (0.7 + 0.28 * self.uniform(tensor))
         moved = torch.where(tensor == 0, 0.1 + 0.3 * self.uniform(tensor), moved)
         return of_the_same_kind(tensor, moved).to(tensor.dtype)

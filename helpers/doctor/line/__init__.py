@@ -52,6 +52,5 @@ def find(wrong, budget, few):
 
 
 def uncut_if(subject, right):
-    """The `Change` of backward with which right() is true, as more stays in autograd;
-    or None."""
+    """The `Change` of backward with which right() is true, or None."""
     return goals.uncut_if(subject, goals.backward_codes(subject), right)

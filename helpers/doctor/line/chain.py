@@ -63,8 +63,10 @@ RIGHT = N_("{here} is the gradient of `{other}`")
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """Where a local is bound, or something returned: `name` is that of the local, or
-    None."""
+    """Where a local is bound, or something returned.
+
+    `name` is that of the local, or None.
+    """
 
     code: Code
     line: int
@@ -73,8 +75,7 @@ class Site:
 
 
 class Watching(ast.NodeTransformer):
-    """Adds a call of the watch after each line that binds a local, or around what is
-    returned."""
+    """Calls the watch where a local is bound, or something returned."""
 
     def __init__(self, code, sites, returns):
         self.code, self.sites, self.returns = code, sites, returns
@@ -216,8 +217,10 @@ class StandIn:
 
 @dataclass(frozen=True)
 class Local:
-    """A local of forward: its edge in the graph, its value and the right gradient;
-    uses: (node, what it contributes) of each; None for what is returned."""
+    """A local of forward: its edge in the graph, its value and the right gradient.
+
+    Uses: (node, what it contributes) of each; None for what is returned.
+    """
 
     name: str
     line: int
@@ -235,8 +238,7 @@ class Call:
         self.random = torch.get_rng_state()
 
     def again(self, forward, ctx_too):
-        """(leaves, {position: edge} of the arguments, outputs, ctx) of a call that
-        autograd records."""
+        """(leaves, {position: edge} of arguments, outputs, ctx) of a recorded call."""
         needs = tuple(
             isinstance(a, torch.Tensor) and is_number(a) for a in self.arguments
         )
@@ -268,8 +270,10 @@ def copied(a):
 
 
 class Record:
-    """What forward's own gradients are in one call; `locals`: a list of `Local`, its
-    arguments first."""
+    """What forward's own gradients are in one call.
+
+    `locals`: a list of `Local`, its arguments first.
+    """
 
     def __init__(self, call, forward, ctx_too, watched, grads):
         self.sites, found, last = {}, [], {}
@@ -353,8 +357,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Target:
-    """What a local of backward should hold: the gradient of a local of forward, the sum
-    of some of its uses, or its value; turned: transposed."""
+    """What a local of backward should hold.
+
+    The gradient of a local of forward, the sum of some of its uses, or its value;
+    turned: transposed.
+    """
 
     local: int
     uses: tuple | None = None
@@ -384,8 +391,7 @@ class Chain:
 
     @contextlib.contextmanager
     def running(self, of_call):
-        """For a while, of_call(record, backward, ctx, grads) runs instead of backward;
-        record: what forward's own gradients are."""
+        """For a while, of_call(record, backward, ctx, grads) runs as backward."""
         calls = {}
 
         def heard(method, cls, *args):
@@ -425,8 +431,7 @@ class Chain:
         return self.running(of_call)
 
     def events(self, wrong, turn):
-        """(record, {key: value}) of the first call in a backward pass: of each local
-        that it binds, in this order."""
+        """(record, {key: value}) of the locals of a backward pass's first call."""
         found = []
 
         def of_call(record, backward, ctx, grads):
@@ -503,8 +508,11 @@ class Search:
         self.grads = [g for g in grads if isinstance(g, torch.Tensor)]
 
     def found(self):
-        """The first local that is wrong: what it may be meant for by its value or its
-        name is tried of all before anything else is."""
+        """The first local that is wrong.
+
+        What it may be meant for by its value or its name is tried of all before
+        anything else is.
+        """
         right, wrong = {}, {}
         for key, value in self.events.items():
             held = self.held(key)
@@ -537,8 +545,7 @@ class Search:
         return None
 
     def targets(self, value):
-        """The gradients of forward's locals, and their parts by use, that have this
-        many elements."""
+        """The gradients of forward's locals, and their parts, of this many elements."""
         for j, local in enumerate(self.record.locals):
             right = local.gradient
             if right is None or j >= len(self.again.locals):
@@ -558,8 +565,7 @@ class Search:
                         yield Target(j, (k,), turned=turned)
 
     def likely(self, key, value):
-        """(target, relation) of what this local may be meant to hold, by its value or its
-        name; relation: a tuple of the uses that are there, a factor, or None."""
+        """(target, relation) of what this local may be meant to hold."""
         name, fitting = self.chain.backward.name(key), [*self.targets(value)]
         whole = [t for t in fitting if t.uses is None]
         for target in () if is_flat(value) else whole:
@@ -586,8 +592,10 @@ class Search:
             yield from ((t, None) for t in self.targets(value))
 
     def may_be_more(self, key, value):
-        """That what is returned should be the gradient says nothing; and what was handed
-        over, or is a use, is what it is."""
+        """That what is returned should be the gradient says nothing.
+
+        And what was handed over, or is a use, is what it is.
+        """
         returned = self.chain.backward.name(key) is None
         given = any(alike(value, g) for g in self.grads)
         return not (returned or given or self.held(key))
@@ -612,8 +620,7 @@ class Search:
         return None
 
     def factor_of(self, key, target):
-        """The number, the same at two draws, by which the right gradient is multiplied;
-        or None."""
+        """The factor of the right gradient, the same at two draws, or None."""
         found = []
         for events, record in (
             (self.events, self.record),
@@ -629,8 +636,7 @@ class Search:
         return found[0] if abs(found[0] - found[1]) <= 1e-6 * abs(found[0]) else None
 
     def proved(self, key, target):
-        """Are the wrong gradients right with this target in this local, and do the
-        right ones stay?"""
+        """Does this target mend the wrong gradients, and keep the right ones?"""
         if self.proofs >= PROOFS or self.budget.is_spent:
             return False
         self.proofs += 1

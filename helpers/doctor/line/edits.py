@@ -1,5 +1,4 @@
-"""Edits of a function's source, and the edited function in the place of the
-original."""
+"""Edits of a function's source, and the edited function in its place."""
 
 import ast
 import contextlib
@@ -122,8 +121,7 @@ class Code(Source):
         return node
 
     def root(self, node):
-        """The largest expression around it whose value is assigned, returned or handed
-        over."""
+        """The largest expression around it that is assigned or handed over."""
         while node in self.up and not isinstance(node, ast.stmt):
             up = self.up[node]
             line = self.up.get(up) if isinstance(up, ast.Tuple) else up
@@ -141,8 +139,7 @@ class Code(Source):
         return " ".join(ast.get_source_segment(self.text, node).split())
 
     def quoted(self, edit):
-        """(new, old): the smallest expression around the edit that shows where it
-        is."""
+        """(new, old), the smallest expression around the edit that shows its place."""
         line, node = self.source_of(self.statement(edit.node)), edit.node
         while True:
             up, bare = self.up[node], (ast.Name, ast.Constant, ast.Slice, ast.keyword)
@@ -178,8 +175,7 @@ def rebuilt(node, change, within):
 
 
 def edited(code, tree, puts):
-    """A tree of this `Code`, or a part of it, in which these texts take the place of
-    nodes."""
+    """A tree of this `Code`, or a part, with these texts in place of nodes."""
     news, within = {node: parsed(text, node) for node, text in puts.items()}, set()
     for node in puts:
         while node is not None and node not in within:
@@ -214,8 +210,7 @@ def made_of(code, fn, scope):
 
 @contextlib.contextmanager
 def running(fn, other):
-    """For a while, in this thread, `other` runs wherever the function `fn` is
-    called."""
+    """For a while, in this thread, `other` runs where `fn` is called."""
     here, code = threading.get_ident(), fn.__code__
     original = made_of(code, fn, fn.__globals__)
 

@@ -27,8 +27,7 @@ LIKELY = 1e-4  # of what is to mend may be left
 
 
 class Expression:
-    """An expression: its values, the slopes of three projections of the gradient, its
-    variables.
+    """An expression, its values, slopes of three projections, and variables.
 
     Each is a list, with one item for each time that it is computed.
     """
@@ -75,8 +74,7 @@ class Expression:
 
 
 class Foresight:
-    """The record of one run of backward, which tells of an edit how much it would leave
-    to mend.
+    """The record of a run of backward, which foresees what an edit would mend.
 
     codes: of the functions that may be edited; wrong: the `Gradient` that is to be
            mended; gradient(): what backward gives for it, with its graph
@@ -119,8 +117,10 @@ class Foresight:
         return False
 
     def watch(self, number, value, scope=None):
-        """Stands around each expression; scope: the variables there, of those that are
-        roots."""
+        """Stands around each expression.
+
+        Scope: the variables there, of those that are roots.
+        """
         site = self.sites[number]
         site.times += 1
         if site.times > TURNS:
@@ -175,8 +175,10 @@ class Foresight:
                 yield self.left_by(change).item(), edit
 
     def change_by(self, site, edit):
-        """What the projections change by; zeros if it raises; None if the shape is
-        another."""
+        """What the projections change by.
+
+        Zeros if it raises; None if the shape is another.
+        """
         total = torch.zeros_like(self.target)
         self.evaluated += 1
         try:
@@ -245,8 +247,7 @@ class Foresight:
         return [pair for _, *pair in sorted(found, key=order)]
 
     def at_hand(self, site):
-        """{text: its value each time, of the shape of the site's} of what may stand
-        around it."""
+        """{text: its values, of the site's shape} of what may stand around it."""
         root, found, like = self.watched.get(site.root), {}, site.values[0]
         if not root or len(root.scopes) != len(site.values):
             return {}
@@ -261,8 +262,7 @@ class Foresight:
 
 
 def recorded(method, cls, ctx, *grads):
-    """A backward of which autograd keeps a graph, though it may be differentiable only
-    once."""
+    """A backward with a graph, though it may be differentiable only once."""
     with torch.enable_grad():
         return inspect.unwrap(method)(ctx, *grads)
 
@@ -272,8 +272,7 @@ def is_root(code, node):
 
 
 def is_watched(code, node):
-    """Not what is changed in place, an index, an argument by name, or within another
-    function."""
+    """Not what is changed in place, an index, a keyword, or an inner function's."""
     up = code.up[node]
     if isinstance(up, ast.Attribute) and (
         up.attr[-1] == "_" or up.attr in ("shape", "dtype")

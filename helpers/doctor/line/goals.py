@@ -33,9 +33,7 @@ FURTHER = (
 
 
 def first_that_holds(wrong, edits, budget, fits):
-    """The first edit with which fits(edit) is true, and the others are right, or None;
-    and whether all that is wrong is right with it, for which a few more are tried.
-    """
+    """(the first edit with which fits(edit) is true, or None; does it mend all?)."""
     subject, found, further = wrong.first.subject, None, 0
     for edit in itertools.chain(tuple(budget.known), edits):
         further += found is not None
@@ -80,8 +78,7 @@ def in_place(subject, edit, test):
 
 
 def right_if(wrong, budget, few, first):
-    """The `Change` that makes this gradient right, and leaves right ones alone, or
-    None; and whether it makes all right.
+    """The `Change` that makes this gradient right and keeps the others, or None.
 
     few: as in `find`; first: the `FirstWrong` that is known, in whose line it is sought
          first, and nowhere else if there a path is missing
@@ -102,8 +99,11 @@ def right_if(wrong, budget, few, first):
 
 
 def candidates(codes, wrong, budget, few, first):
-    """Edits of these functions: those that are foreseen to mend it, then others that
-    may; last, those that divide by what may be 0."""
+    """Edits of these functions.
+
+    Those that are foreseen to mend it, then others that may; last, those that
+    divide by what may be 0.
+    """
     case = wrong.first
 
     def gradient():
@@ -204,21 +204,18 @@ def guard_of(wrong):
 
 
 def uncut_if(subject, codes, right):
-    """The `Change` by which enough stays in autograd for right() to be true; or
-    None."""
+    """The `Change` by which enough stays in autograd for right(), or None."""
     return right_by(CUTS, subject, codes, right)
 
 
 def other_flag(subject):
-    """The `Change` of a `needs_input_grad` with which each gradient is right where no
-    other is asked for; or None."""
+    """The `Change` of a `needs_input_grad` that is right wherever one is asked for."""
     codes = [c for c in backward_codes(subject) if harmless(c, c.cls)]
     return right_by(FLAGS, subject, codes, functools.partial(right_alone, subject))
 
 
 def right_by(rows, subject, codes, right):
-    """The `Change` of the first edit by these rows with which right() is true; or
-    None."""
+    """The `Change` of the first edit by these rows with right(), or None."""
     edits = (edit for code in codes for edit in edits_of(code, {}, rows))
     return next(
         (edit.change() for edit in edits if in_place(subject, edit, right)), None
@@ -247,8 +244,7 @@ def exits(subject):
 
 
 def codes_of(functions, cls=None):
-    """The functions, and those of their class and of their module that they call by
-    name."""
+    """The functions, and those that they call in their class and module."""
     found = {}
     for fn in map(inspect.unwrap, functions):
         names = [getattr(n, "id", getattr(n, "attr", "")) for n in nodes_of(fn)]
@@ -278,8 +274,7 @@ def backward_codes(subject):
 
 
 def forward_codes(subject):
-    """What runs in forward: of modules, plain functions and Functions, and what they
-    call."""
+    """What runs in forward, and what it calls by name."""
     found = [code for cls in subject.functions for code in codes_of([cls.forward], cls)]
     if not subject.cls:
         modules = subject.scope.module.modules() if subject.is_module else ()

@@ -118,8 +118,7 @@ class Site:
         self.code, self.node, self.hand, self.text = code, node, hand, ast.unparse(node)
 
     def filled(self, templates):
-        """The texts of templates, for each dimension and each tensor at hand, if
-        asked."""
+        """The texts of templates, for each dimension and tensor at hand, if asked."""
         names = [n for n, v in self.hand.items() if kind_of(v) == "number"]
         for t in templates:
             for name in names if "{hand}" in t else [""]:
@@ -269,8 +268,7 @@ def other_counts(site):
 
 
 def other_dims(site):
-    """Over which dimensions is reduced, and are they kept? And a sum that runs
-    backwards."""
+    """Over which dimensions is reduced, and are they kept?"""
     match site.node:
         case ast.Call(
             func=ast.Attribute(
@@ -340,8 +338,10 @@ def divisors(nodes):
 
 
 def operands(code, hand):
-    """Texts by which something may be multiplied, or which may be added: names
-    first."""
+    """Texts by which something may be multiplied, or which may be added.
+
+    Names first.
+    """
     scope = code.fn.__globals__
     known = {*hand, "torch", "math", *(n for n, v in scope.items() if callable(v))}
     tensors = [n for n, v in hand.items() if torch.is_tensor(v)]
@@ -388,7 +388,7 @@ def lines_of(code):
 
 
 def of_a_line(line, code):
-    """(a node, what takes its place)"""
+    """(a node, what takes its place)."""
     match line:
         # Of what is asked for, the index is wrong, not the sense.
         case ast.If(test=test) if FLAGS_OF not in code.text:

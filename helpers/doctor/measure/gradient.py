@@ -188,8 +188,7 @@ class Gradient:
 
     @functools.cached_property
     def tensors(self):
-        """{in words: tensor} of all that it was given, differentiated or not, and of
-        the output."""
+        """{in words: tensor} of all that was given, and of the output."""
         names = self.input, *self.subject.names, *self.subject.inputs
         values = self.x, *self.subject.tensors, *self.point.values
         named = {f"`{name}`": t for name, t in zip(names, values, strict=True)}
@@ -199,8 +198,7 @@ class Gradient:
 
     @property
     def passes(self):
-        """Is the gradient grad_output itself, summed or expanded to the input's
-        shape?"""
+        """Is the gradient grad_output, summed or expanded to the input's shape?"""
         try:
             vs = [
                 v.expand(self.shape)
@@ -307,8 +305,7 @@ class WrongGradient:
         return self.at[0]
 
     def multiple(self, made):
-        """The number by which made(here) gives the right gradient, the same at all points;
-        or None.
+        """The factor between made(here) and the right gradient, at all points.
 
         made(here): of shape (3, elements)
         """
@@ -327,15 +324,16 @@ class WrongGradient:
 
     @functools.cached_property
     def factor(self):
-        """What the gradient is multiplied by, if that is all, everywhere; otherwise
-        None."""
+        """What the gradient is multiplied by, if that is all, everywhere.
+
+        Otherwise None.
+        """
         number = self.multiple(lambda here: here.given)
         return number and 1 / number
 
     @functools.cached_property
     def ratios(self):
-        """(elements, given / expected) of each point, if that is the same for every v,
-        or None."""
+        """(elements, given / expected) of each point, the same for all v, or None."""
         found = []
         for here in self.at:
             # Ones may give zeros.
@@ -357,8 +355,7 @@ class WrongGradient:
 
     @functools.cached_property
     def jacobians(self):
-        """(given, expected, limit) at the first point, of shape (outputs, inputs); or
-        None."""
+        """(given, expected, limit) at the first point, (outputs, inputs), or None."""
         seen = self.first.evidence
         if "given_jacobian" not in seen or not self.first.whole:
             return None
@@ -367,8 +364,10 @@ class WrongGradient:
 
     @functools.cached_property
     def again(self):
-        """The first where the values of each input stand in the opposite order: a list,
-        or []."""
+        """The first where the values of each input stand in the opposite order.
+
+        A list, or [].
+        """
         here = self.first
         turned = [
             of_the_same_kind(v, v.flip(tuple(range(v.dim()))))
@@ -383,8 +382,7 @@ class WrongGradient:
 
     @functools.cached_property
     def others(self):
-        """The whole, if this is a corner, and other values, so that nothing fits by
-        chance."""
+        """The whole, if this is a corner, and other values."""
         here, most = self.first, 1 if self.first.subject.is_slow else 3
         found = [*self.again, *itertools.islice(here.varied(FEW), most)]
         if not (here.sparse or self.larger):  # of one row, or one column, less
@@ -400,8 +398,9 @@ class WrongGradient:
 
 
 def in_a_corner(wrong):
-    """The same gradient for inputs of few elements, if it is wrong there, too;
-    otherwise None.
+    """The same gradient for inputs of few elements, if it is wrong there, too.
+
+    Otherwise None.
 
     A size is changed wherever it occurs, or else of rows only; what forward insists on
     stays.

@@ -11,8 +11,9 @@ FEW = 6  # elements, of many, that tell whether it is right elsewhere, too
 
 
 class Point:
-    """The function at one point, with three v for every output: two random, one of
-    ones.
+    """The function at one point, with three v for every output.
+
+    Two random, one of ones.
 
     factors: of the v, a vector for each output
     """
@@ -33,16 +34,20 @@ class Point:
         self.limit = min(512, max(16, 7_000_000 // size))
 
     def vjp(self, vs):
-        """All gradients of the sum of v · output o, for {o: v}; other outputs receive
-        zeros."""
+        """All gradients of the sum of v · output o, for {o: v}.
+
+        Other outputs receive zeros.
+        """
         full = [torch.zeros_like(t) for t in self.outputs]  # not None
         for o, v in vs.items():
             full[o] = shaped(v, full[o])
         return self.subject.gradients(self.values, full)
 
     def given(self, o):
-        """The gradients of the three v of output o: three lists, one entry for each
-        input."""
+        """The gradients of the three v of output o.
+
+        Three lists, one entry for each input.
+        """
         if o not in self.returned:
             self.returned[o] = [self.vjp({o: v}) for v in self.vs[o]]
         return self.returned[o]
@@ -55,8 +60,7 @@ class Point:
         )
 
     def units(self, i, s):
-        """The moves of element s of input i alone, and of its imaginary part; and their
-        size."""
+        """The moves of element s of input i, its imaginary part's, and their size."""
         value, step = self.values[i], self.scales[i][s].item()
         for unit in (1 + 0j, 1j) if value.is_complex() else (1,):
             u = torch.zeros_like(value.reshape(-1))
@@ -64,8 +68,7 @@ class Point:
             yield unit, u, step
 
     def expected(self, i):
-        """Elements of input i (a sample, if many), and for each output what its
-        gradients are.
+        """Elements of input i, and for each output what its gradients are.
 
         That is (value, error, trusted, Jacobian), the first two of shape (3, elements);
         the Jacobian of many elements has no rows.
@@ -103,8 +106,10 @@ class Point:
         return found
 
     def sample(self, i):
-        """The numbers of elements of input i: all; or some of many, and those that are
-        suspect."""
+        """The numbers of elements of input i.
+
+        All; or some of many, and those that are suspect.
+        """
         n = self.values[i].numel()
         if n <= self.limit:
             return list(range(n))
@@ -126,8 +131,7 @@ class Point:
         return low
 
     def by_differences(self, i, elements):
-        """What `expected` says of each output, by moving one element after the
-        other."""
+        """What `expected` says of each output, by moving element after element."""
         weights = [torch.stack([as_vector(v) for v in vs]) for vs in self.vs]
         noise = max(1e-11, 16 * self.subject.eps)
         rounding = [

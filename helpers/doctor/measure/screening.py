@@ -25,8 +25,9 @@ MANY = 16  # inputs
 
 
 def edges(point, i):
-    """Which elements of input i stand at a kink or a jump, as a mask; and the note
-    about them.
+    """Which elements of input i stand at a kink or a jump, as a mask.
+
+    And the note about them.
 
     As far as calls suffice. The note tells of the first kink: its slopes to both sides
     stay apart.
@@ -63,8 +64,10 @@ FEW, LARGE = 4, 1e5  # inputs; elements, of all together
 
 
 def too_much(values):
-    """Why no more than the most necessary is done for so many, or so large, inputs; or
-    ""."""
+    """Why no more than the most necessary is done for so many, or so large, inputs.
+
+    Or "".
+    """
     if sum(v.numel() for v in values) > LARGE:
         return _("the inputs are large")
     if len(values) > FEW:
@@ -138,8 +141,9 @@ class Screening:
         return agrees(v, slope, products, self.tolerance, floor)
 
     def together(self, slopes):
-        """Groups of inputs (lists) of which some are wrong; None if they must be judged
-        alone.
+        """Groups of inputs (lists) of which some are wrong.
+
+        None if they must be judged alone.
 
         In a group are those whose gradients weigh about the same, so that none hides
         another.
@@ -220,8 +224,10 @@ def joined(slopes):
 
 
 def leveled(slope):
-    """Factors that make all elements of an output change alike; 0 for those lost in
-    rounding."""
+    """Factors that make all elements of an output change alike.
+
+    0 for those lost in rounding.
+    """
     size = slope.value.abs().nan_to_num()
     size = size.clamp(min=1e-6 * largest(size))
     shows = (size > 0) & (slope.error < 1e-4 * size)

@@ -77,8 +77,7 @@ class WideSteps:
         ]
 
     def rest(self, o):
-        """By how much output o is off from that slope over narrow steps, where it is at
-        all."""
+        """By how much output o is off from that slope over narrow steps."""
         slope = self.slopes[o]
         off = {h: largest(self.half(h)[o] - h * slope) for h in NARROW}
         return max(
@@ -87,13 +86,15 @@ class WideSteps:
 
 
 def in_float32(t):
-    """Could these be numbers of float32? (The first will mostly do to say no.)"""
+    """Could these be numbers of float32? (The first will mostly do to say no.)."""
     return all((few == few.float()).all() for few in (t[:100], t))
 
 
 class Differences:
-    """The best slope of one output so far: of each element that with the smallest
-    error."""
+    """The best slope of one output so far.
+
+    Of each element that with the smallest error.
+    """
 
     def __init__(self, y):
         self.y, self.moves, self.size = y, y.isinf(), 0.0
@@ -140,8 +141,7 @@ class Differences:
 
 
 def agrees(v, slope, products, tolerance, floor):
-    """Is v · J · u, by differences, the sum of the products, gradient times u, but for
-    rounding?
+    """Is v · J · u, by differences, the sum of gradient times u?
 
     Elements of the output that differences do not show count neither here nor there.
     floor: what v · output may be off by, as a part of it.

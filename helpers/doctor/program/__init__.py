@@ -1,5 +1,4 @@
-"""Rounds over a program, which `plugin.py` and `__main__.py` of the folder above start,
-too.
+"""Rounds over a program, which the plugin and the command line start.
 
 `rounds.py` hears and copies the calls, `examined.py` examines them, `found.py` says
 what was found.

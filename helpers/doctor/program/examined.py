@@ -68,8 +68,7 @@ def until(end):
 
 
 def examine_all(calls, end, faithful, accept, reference, child):
-    """Yields (k, report) for each of the calls, or a sentence that says why there is
-    none.
+    """Yields (k, report) for each of the calls, or a sentence that says why not.
 
     child: in a process of its own, where the system can fork and no GPU is in use
     """
@@ -167,8 +166,10 @@ def unchanged(call):
 
 
 def in_a_child(calls, end, faithful, accept, reference):
-    """The same, from a child; what ends the child is the outcome of the call under
-    way."""
+    """The same, from a child.
+
+    What ends the child is the outcome of the call under way.
+    """
     receiver, sender = multiprocessing.Pipe(duplex=False)
     with LOCK, warnings.catch_warnings():  # or a thread that is not there might hold it
         warnings.simplefilter("ignore")

@@ -115,8 +115,7 @@ def least(judged):
 
 
 class Found:
-    """What the rounds found: `visits`, a `Visit` for each Function, those with errors
-    first.
+    """What the rounds found: a `Visit` for each Function, with errors first.
 
     skipped: the names of those that were left out as `skip` says
     unmatched: names in `skip` and `faithful` that match no Function that was applied
@@ -159,8 +158,10 @@ class Found:
         return json.dumps({"version": SCHEMA, "ok": self.ok, "functions": functions})
 
     def raise_if_wrong(self):
-        """Raise WrongGradientError if there is an error; otherwise return what was
-        found."""
+        """Raise WrongGradientError if there is an error.
+
+        Otherwise return what was found.
+        """
         if not self.ok:
             raise WrongGradientError(str(self))
         return self

@@ -1,5 +1,4 @@
-"""Rounds: every Function that a running program applies is examined, with its own
-inputs.
+"""Rounds: every Function that a program applies is examined.
 
     from doctor import rounds
 
@@ -229,8 +228,7 @@ class Rounds:
         return count
 
     def first_of_its_pattern(self, patterns, cls, args):
-        """The `Pattern` with a copy of this call, or with the reason why there is
-        none."""
+        """The `Pattern` with a copy of this call, or with the reason for none."""
         found = [t for _name, t in tensors(args)]
         size = sum(t.numel() * t.element_size() for t in found if has_numbers(t))
         if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
@@ -253,8 +251,10 @@ class Rounds:
     # --- afterwards -------------------------------------------------------------------
 
     def finish(self, why_not=""):
-        """Examine what was heard, unless there is a reason why not; fill in what was
-        found."""
+        """Examine what was heard, unless there is a reason why not.
+
+        Fill in what was found.
+        """
         self.listening.close()
         heard = [(visit, list(found.values())) for visit, found in self.heard.values()]
         self.known, self.heard = {}, {}

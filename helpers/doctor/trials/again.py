@@ -1,5 +1,4 @@
-"""The same gradient once more with one thing changed, and compared with that of the
-first backward.
+"""The gradient once more with one thing changed, compared with the first.
 
 To add such a change: a trial that hands what it changed to `Examination.compare`, its
 row in the table of `__init__.py`, and a patient.
@@ -150,8 +149,11 @@ def expanded(t):
 
 
 def laid(t, order, gap=None, wide=False):
-    """The same numbers otherwise in memory: the dimensions in this order; a gap after
-    each index of one of them; a part of a wider tensor."""
+    """The same numbers otherwise in memory.
+
+    The dimensions in this order; a gap after each index of one of them; a part of a
+    wider tensor.
+    """
     if not t.dim():
         return t
     order = order([*range(t.dim())])
@@ -256,8 +258,10 @@ def another_user(exam):
 
 
 class Nothing(torch.autograd.Function):
-    """The identity, through which no gradient flows back: the node before it receives
-    None."""
+    """The identity, through which no gradient flows back.
+
+    The node before it receives None.
+    """
 
     @staticmethod
     def forward(ctx, output):
@@ -269,8 +273,10 @@ class Nothing(torch.autograd.Function):
 
 
 def unused_outputs(exam):
-    """None, and then each alone is used: the same as if zeros arrived for the
-    others."""
+    """None, and then each alone is used.
+
+    The same as if zeros arrived for the others.
+    """
     several = len(exam.vs) > 1 and not exam.has("error")
     alone = [[k] for k in exam.graded if several]
     for used in ([], *alone) if exam.has_own_nodes else ():
@@ -291,8 +297,7 @@ def with_none(exam, used):
 
 
 def in_vain(exam, i, returned):
-    """Of the gradients that backward returned, those that are no step on the way to
-    that of i."""
+    """The gradients that backward returned, but for steps on the way to i's."""
     subject, x = exam.subject, exam.subject.inputs[i]
     run = exam.another_run()
     with contextlib.suppress(CallError), exam.watched() as (_handed, recorded):
@@ -304,15 +309,16 @@ def in_vain(exam, i, returned):
 
 
 def one_input(exam):
-    """Each as the only one that requires a gradient: the same gradient, with less
-    work."""
+    """Each as the only one that requires a gradient.
+
+    The same gradient, with less work.
+    """
     if len(exam.subject.values) == 1 or not exam.has_own_nodes:
         return
     subject, ignored = exam.subject, []
 
     def alone(which):
-        """Its gradients, what backward returned, the operations, whether an output
-        requires one."""
+        """(gradients, what backward returned, operations, is a gradient required?)."""
         run = exam.another_run(which)
         with Work() as work, exam.watched() as (_handed, returned):
             grads = subject.backward(run, exam.vs)

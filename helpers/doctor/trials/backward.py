@@ -1,5 +1,4 @@
-"""Trials of backward: does a gradient come back, of which kind, finite, and in which
-precision?"""
+"""Trials of backward: is there a gradient, of which kind, and finite?"""
 
 import torch
 
@@ -63,8 +62,7 @@ ENGINE_SUMS = note(
 
 
 def what_backward_does(exam):
-    """Does it leave alone what it is handed? Do gradients have their input's dtype and
-    shape?"""
+    """Does it leave alone what it is handed, and return the inputs' dtypes?"""
     returned, writes, changed = exam.go_back()
     if writes:
         yield GRAD_OUTPUT_MODIFIED()

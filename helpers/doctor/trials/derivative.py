@@ -33,8 +33,7 @@ NOT_NEARBY = N_("near the given point, forward raises or is not finite")
 
 
 def derivative_of_forward(exam):
-    """Screen all gradients at up to three points, measure what is suspected, name what
-    is wrong."""
+    """Screen all gradients, measure what is suspected, and name what is wrong."""
     if exam.subject.reference and (differs := other_outputs(exam)):
         for x in exam.subject.inputs:
             exam.not_judged(x, _(DIFFERS))
@@ -95,8 +94,7 @@ def other_outputs(exam):
 
 
 def told_once(found):
-    """Those to be told: if one change, or one local of backward, makes all right, only
-    the first input for which it was found."""
+    """Those to be told: one alone, where one change makes all right."""
     for io, one in found.items():
         if one.mends_all:
             alike = {other: found[other] for other in found if other[0] == io[0]}
@@ -112,8 +110,7 @@ def told_once(found):
 
 
 def as_meant(found):
-    """The same, but for what is a multiple beside a gradient that passes straight
-    through, as that of a step size which is learned."""
+    """The same, without multiples beside a gradient that passes straight through."""
     if not any(one.text.code == "straight-through" for one in found.values()):
         return found
     return {
@@ -125,8 +122,10 @@ def as_meant(found):
 
 
 def finding_of(exam, i, o, found, kept):
-    """The finding of a diagnosis: through which output, and what to look at; kept: those
-    that are told."""
+    """The finding of a diagnosis.
+
+    Through which output, and what to look at; kept: those that are told.
+    """
     one, y = kept[i, o], exam.run.names[o]
     of_this = [other for (j, _o), other in found.items() if j == i]
     everywhere = (

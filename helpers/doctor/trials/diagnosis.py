@@ -46,8 +46,7 @@ SHARP = (  # which say what to write
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a wrong gradient is called, before it is known through which outputs it is
-    so.
+    """A wrong gradient's name, before it is known through which outputs.
 
     words: further keyword arguments of the text
     change, mends_all, first: what `line.find` finds
@@ -115,8 +114,7 @@ def accepted(exam, wrong):
 
 
 def elsewhere(exam, here):
-    """The diagnosis of a wrong gradient that is right under another circumstance, or
-    None.
+    """The diagnosis of a gradient that is right under another circumstance.
 
     Where copies are saved of what is changed in place, or where no other call has left
     anything.
@@ -149,8 +147,7 @@ def elsewhere(exam, here):
 
 
 def but_for_in_place(exam, wrong):
-    """Of wrong gradients, those that are not so because forward has changed an argument
-    that it saves. The finding about that change tells of the others."""
+    """Wrong gradients that no changed argument of forward explains."""
     finding = next((f for f in exam.findings if f.code in IN_PLACE), None)
     # What was saved too early is mended by copies, but for a leaf.
     if not finding or (exam.run.stale and finding.code == "input-modified"):
@@ -198,8 +195,7 @@ def arguments_as_handed():
 
 
 def is_estimator(exam, wrong, found):
-    """Does forward draw, and is the true gradient zero, or is what backward gives right
-    on average?
+    """Does forward draw, and is backward right on average?
 
     A name that says what is wrong, as of a mask that is drawn anew, is better than
     that.
@@ -222,8 +218,7 @@ def is_estimator(exam, wrong, found):
 
 
 def right_on_average(here):
-    """Does the error of the gradient, along some directions, vanish in the mean over
-    many seeds?"""
+    """Does the error along some directions vanish in the mean over seeds?"""
     vs = torch.stack([as_vector(v) for v in here.vs])
     us, off = [here.point.dice.direction(here.x) for _ in range(DIRECTIONS)], []
 

@@ -45,8 +45,7 @@ LAST = "needs-input-grad-ignored"  # of all findings
 
 
 def join_shapes(findings):
-    """The note that the engine sums a gradient of another shape is a part of the error
-    about that gradient, if there is one."""
+    """Join the note on a gradient's shape to the error about that gradient."""
     for note in [f for f in findings if f.code == "engine-sums"]:
         for k, f in enumerate(findings):
             if f.severity == "error" and f.input == note.input:
@@ -56,8 +55,7 @@ def join_shapes(findings):
 
 
 def tolerance(eps):
-    """The part of a gradient by which differences may be off, with numbers of this
-    eps."""
+    """How far off differences may be, as a part of a gradient, at this eps."""
     return 1e-5 if eps < 1e-10 else 5e-3 if eps < 1e-5 else 3e-2
 
 
@@ -99,8 +97,10 @@ class Examination:
         self.judged = {x: Judged(x) for x in self.subject.inputs}
 
     def report(self, trials):
-        """The report of these trials; as given, where in float64 something else is
-        computed."""
+        """The report of these trials.
+
+        As given, where in float64 something else is computed.
+        """
         try:
             for finding in self.run_through(trials):
                 what = finding.code, finding.input, finding.output
@@ -137,8 +137,10 @@ class Examination:
 
     @property
     def may_be_meant(self):
-        """What a finding says of a gradient that nobody wrote: it may be cut on
-        purpose."""
+        """What a finding says of a gradient that nobody wrote.
+
+        It may be cut on purpose.
+        """
         if self.has_own_nodes:
             return {"accept": self.accept}
         return {"accept": self.accept, "meant": MEANT}
@@ -149,8 +151,10 @@ class Examination:
         return self.line and self.line.exits(self.subject) or _(CUT_OFF)
 
     def run_through(self, trials):
-        """The findings of all trials; an exception of the function is the last of
-        them."""
+        """The findings of all trials.
+
+        An exception of the function is the last of them.
+        """
         try:
             for trial, unless in trials.items():
                 if not self.has(*unless) and (yield from trial(self)):
@@ -189,8 +193,7 @@ class Examination:
     # --- in which precision, and of which inputs --------------------------------------
 
     def refused(self):
-        """What the function raises in float64, so that it is examined as given; or
-        None."""
+        """What the function raises in float64, or None."""
         given = self.subject
         if given.lower:
             self.subject = given.with_dtype(torch.float64)
@@ -204,8 +207,7 @@ class Examination:
         return None
 
     def choose_among_the_frozen(self):
-        """Judge what was given as a constant, too, where backward has a gradient for
-        it."""
+        """Judge constants, too, where backward has a gradient for them."""
         for k in self.subject.frozen:
             before, x = self.subject, self.subject.names[k]
             self.subject = before.with_inputs(sorted([*before.examined, k]))
@@ -229,8 +231,7 @@ class Examination:
         return self.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
 
     def copies_differ(self):
-        """Does forward compute something else in float64 than in the dtype that was
-        given?"""
+        """Does forward compute something else in float64?"""
         with contextlib.suppress(CallError):
             double = self.subject.forward(self.subject.values)
             with self.as_it_was_given() as subject:
@@ -249,8 +250,7 @@ class Examination:
 
     @property
     def tolerance(self):
-        """The part of a gradient by which differences, and what is saved coarsely, may
-        be off."""
+        """How far off differences, and what is saved coarsely, may be."""
         return max(tolerance(self.subject.eps), 10 * self.saved_coarsely)
 
     @property
@@ -308,8 +308,10 @@ class Examination:
         ]
 
     def gradients(self, vs=None):
-        """Those of a new run with the given inputs; vs: other grad_outputs than those
-        of `first`"""
+        """Those of a new run with the given inputs.
+
+        Vs: other grad_outputs than those of `first`
+        """
         return self.subject.gradients(
             self.subject.values, self.vs if vs is None else vs
         )
@@ -340,8 +342,7 @@ class Examination:
 
     @contextlib.contextmanager
     def watched(self):
-        """What backward is handed (with copies), and what it returns before the engine
-        corrects it.
+        """What backward is handed, and what it returns before the engine corrects it.
 
         Yields a list and a dict from the examined Function's arguments to their
         gradients.
@@ -367,8 +368,10 @@ class Examination:
 
     @functools.cached_property
     def loud(self):
-        """By how much grad_output must grow for all of a gradient to show: 1 if it is
-        linear."""
+        """By how much grad_output must grow for all of a gradient to show.
+
+        1 if it is linear.
+        """
         with contextlib.suppress(CallError):
             grads = self.subject.backward(
                 self.run, [-100 * v for v in self.vs], retain=True
@@ -382,8 +385,10 @@ class Examination:
 
     @functools.cached_property
     def sizes(self):
-        """Of each gradient, before anything cancels: changes of the output by the
-        input."""
+        """Of each gradient, before anything cancels.
+
+        Changes of the output by the input.
+        """
         pairs = zip(self.run.outputs, self.vs, strict=True)
         size = sum(largest(v * o) * o.numel() ** 0.5 for o, v in pairs)
         return [size / (largest(value) or 1.0) for value in self.subject.values]
@@ -408,8 +413,7 @@ class Examination:
         return len(some) == len(others) and all(map(self.same, some, others))
 
     def compare(self, text, gradients, expected=None, x=None, raising=None, **words):
-        """Are the gradients that gradients() returns those of the first backward, or as
-        expected?
+        """Does gradients() return those of the first backward, or as expected?
 
         Yields `text`, with these words, for the first that is not, and `raising`, or
         that, for an exception; returns whether all are.

@@ -41,8 +41,10 @@ INPUT_NOT_FINITE = warning("input-not-finite", "{x} itself has nan or inf.")
 
 
 def numbers_that_are_given(exam):
-    """Chooses the dtype of the examination and its inputs; notes those that are not
-    finite."""
+    """Chooses the dtype of the examination and its inputs.
+
+    Notes those that are not finite.
+    """
     dtype, refusal = brief(exam.subject.lower), exam.refused()
     exam.choose_among_the_frozen()
     if refusal:
@@ -120,8 +122,7 @@ TOO_COARSE = note(
 
 
 def precision_inside(exam):
-    """Notes whether forward computes in coarser numbers, and whether differences would
-    show."""
+    """Notes whether forward computes in coarser numbers."""
     subject = exam.subject
     # The last call is the one to which exam.run belongs.
     coarse = Grain.within(subject.values, lambda: subject.forward(subject.values))
@@ -155,8 +156,7 @@ FORWARD_NOT_FINITE = warning(
 
 
 def numbers_that_are_returned(exam):
-    """Is an output a view, of lower precision than the inputs, or not finite where they
-    are?"""
+    """Is an output a view, of lower precision, or not finite?"""
     for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
         if isinstance(output.grad_fn, BackwardCFunction) and output._is_view():
             yield READ_ONLY_VIEW(y=name)

@@ -1,5 +1,4 @@
-"""What is suspected is measured, element by element, until it is wrong or right after
-all."""
+"""What is suspected is measured, element by element."""
 
 import math
 
@@ -54,8 +53,7 @@ class Judgement:
         ]
 
     def choose(self):
-        """Which inputs, how many of their elements, and at how many points calls
-        suffice for."""
+        """Which inputs, elements and points the calls suffice for."""
         subject = self.exam.subject
         self.judged = [s for s in self.suspected if s.verdict in ("wrong", "unsure")]
         inputs = {s.i for s in self.judged}
@@ -96,8 +94,7 @@ class Judgement:
             self.right.add((s.i, s.o))
 
     def of_coarse(self, i, size):
-        """The note about an input of which differences over wide steps are those that
-        count."""
+        """The note about an input that wide steps judge."""
         x = self.exam.subject.inputs[i]
         self.exam.note_judged(x, points=max(self.exam.judged[x].points, 1), order=1)
         return COARSE_FORWARD(x, size=brief(size))
@@ -119,8 +116,7 @@ class Judgement:
 
 
 def adds_up(point, here):
-    """Is the slope along all elements at once the sum of theirs, as of what is
-    differentiable?"""
+    """Is the slope along all elements the sum of theirs?"""
     if not here.whole or here.x.is_complex():
         return True
     u = Dice().direction(here.x).reshape(-1)
@@ -133,8 +129,7 @@ def adds_up(point, here):
 
 
 def exact_to(point, here):
-    """How exact forward is, a power of 10, if the gradient is right over steps wider
-    than that.
+    """How exact forward is, a power of 10, if wide steps make it right.
 
     A forward that iterates until it is exact to 1e-4, say, stops a step earlier or
     later where its input moves: narrow differences show how the last step moves, or

@@ -43,8 +43,7 @@ def points_of(exam):
 
 
 def screened(exam, points):
-    """All that is `Suspected`, and notes about inputs of which differences prove
-    nothing."""
+    """All that is `Suspected`, and notes where differences prove nothing."""
     subject, suspected, notes = exam.subject, [], []
     for values in points:
         here = values is points[0]
@@ -115,8 +114,7 @@ def count_judged(exam, verdicts):
 
 
 def judged_but_for_edges(judge, point, verdicts, doubts):
-    """Judge again while the elements at a kink or a jump, by which all may be moved,
-    hold still.
+    """Judge again while the elements at a kink or a jump hold still.
 
     Corrects the verdicts, of which these elements can no longer hide any; returns notes
     about them.

@@ -1,5 +1,7 @@
-"""The trial of second order: is the derivative of the gradient right, or refused
-openly?"""
+"""The trial of second order.
+
+Is the derivative of the gradient right, or refused openly?
+"""
 
 import contextlib
 import functools
@@ -70,8 +72,9 @@ OF_A_FUNCTION = N_(
 
 
 class Gradients:
-    """The gradients as a function: of the inputs, and of the grad_outputs of graded
-    outputs.
+    """The gradients as a function.
+
+    Of the inputs, and of the grad_outputs of graded outputs.
 
     values: the point at which it is examined: the inputs, then the grad_outputs
     which:  the numbers of the inputs that have a gradient, known once it was `recorded`
@@ -95,8 +98,10 @@ class Gradients:
         return self.subject.backward(run, vs, create=create), run.leaves + leaves, run
 
     def recorded(self):
-        """Those that there are, with their graph; and the coarsest eps on the way to
-        them."""
+        """Those that there are, with their graph.
+
+        And the coarsest eps on the way to them.
+        """
         with Grain(self.values) as watch:
             grads = self.at(self.values, create=True)[0]
         self.which = [i for i, grad in enumerate(grads) if grad is not None]
@@ -123,8 +128,7 @@ class Gradients:
             return self.subject.within(run.state, differentiated)[0]
 
     def constant_though_they_move(self):
-        """{(j, o): "wrong"} where gradient o has no derivative by input j, and yet
-        moves with it.
+        """{(j, o): "wrong"} where gradient o moves with input j underivably.
 
         As where backward reads a rounded copy that forward saved: its steps hide what
         differences would show. A move of many steps shows it.
@@ -185,8 +189,7 @@ def about(subject, text):
 
 
 def not_recorded(grads, subject):
-    """What is to be said, in a list, of gradients of which autograd has no graph; or
-    None."""
+    """Findings on gradients of which autograd has no graph, or None."""
     if not any(grad.requires_grad for grad in grads):
         if not any(grad.any() for grad in grads):
             return []
@@ -253,8 +256,7 @@ def accused(exam, of, wrong, is_right):
 
 
 def constants_saved(exam):
-    """What forward saves that moves with its inputs, but has no history, in words; or
-    None."""
+    """What forward saves that moves with its inputs without a history, or None."""
 
     def saved(values):
         found = []

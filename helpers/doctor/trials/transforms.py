@@ -29,8 +29,10 @@ from ..words import N_, _, listed
 
 
 def declaring(exam, *names):
-    """The user's Functions that are applied, and declare one of these: {name:
-    Function}."""
+    """The user's Functions that are applied, and declare one of these.
+
+    {name: Function}.
+    """
     return {
         cls.__name__: cls
         for cls in filter(is_a_users, exam.subject.functions)
@@ -39,8 +41,7 @@ def declaring(exam, *names):
 
 
 def called(exam, given):
-    """The outputs that can have a gradient, for these tensors, handed over as they
-    are."""
+    """The outputs that can have a gradient, for these tensors as they are."""
     reseed(0)
     result, _state = exam.subject.call([t.clone() for t in given])
     found = tensors(result)
@@ -64,8 +65,7 @@ JVP_FAILS = error(
 
 
 def forward_mode(exam):
-    """Is what jvp gives the derivative of forward, if each input moves alone, and if
-    all do?"""
+    """Is what jvp gives the derivative, if inputs move alone, and together?"""
     subject, declared = exam.subject, declaring(exam, "jvp")
     name = listed(declared, last=" and ")
     lies = {f.input for f in exam.findings if f.code == "unfaithful"}
@@ -111,8 +111,7 @@ def moved(exam, us):
 
 
 def against_differences(exam, us, found, **words):
-    """The finding for the first output whose tangent is not what differences say, or
-    None."""
+    """The finding for the first output with a wrong tangent, or None."""
     subject, y0 = exam.subject, [as_vector(o) for o in exam.run.outputs]
     if subject.reference:  # which need not be smooth
         return None
@@ -211,8 +210,7 @@ def one_of_batch(exam, pairs, batched, which):
 
 
 def compared(exam, pairs, batched, dim, loop):
-    """The words for what vmap gives with this batch, if a loop gives something else, or
-    None."""
+    """The words for what vmap gives in place of a loop's result, or None."""
     subject = exam.subject
     in_dims = tuple(dim if k in batched else None for k in range(len(pairs)))
     given = [
@@ -249,8 +247,7 @@ def compared(exam, pairs, batched, dim, loop):
 
 
 def to_blame(exam, raised):
-    """Did the Function that declares the rule fail, not code around it, and not on
-    purpose?"""
+    """Did the Function fail that declares the rule, and not on purpose?"""
     if isinstance(raised.error, NotImplementedError):
         return False
     frames = traceback.extract_tb(raised.error.__traceback__)
