@@ -192,8 +192,9 @@ def _of_readme(builder, readme):
 
 
 def _chapters(folder, chapters):
-    """{number: card} of the chapters, with the minutes and needs of the README's table, and the
-    ways through them: (name, hours, numbers).
+    """{number: card} of the chapters, and the ways through: (name, hours, numbers).
+
+    Minutes and needs are those of the README's table.
     """
     readme = "README.zh.md" if folder == "zh" else "README.md"
     text = (ROOT / readme).read_text(encoding="utf-8")
@@ -231,7 +232,7 @@ def _chapters(folder, chapters):
 
 
 def _called(folder):
-    """{chapter: {heading or row: what people type who look for it}}"""
+    """{chapter: {heading or row: what people type who look for it}}."""
     return SEARCH_WORDS["zh" if folder == "zh" else "en"]
 
 

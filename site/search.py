@@ -33,7 +33,7 @@ def plain(heading):
 
 
 def words_of_readers(language):
-    """{chapter: {plain heading: what people type who look for it}}"""
+    """{chapter: {plain heading: what people type who look for it}}."""
     file = Path(__file__).with_name(f"search_words.{language}.json")
     return {
         chapter: {plain(heading): words for heading, words in headings.items()}
@@ -92,7 +92,7 @@ def code_last(text):
 
 
 def is_index(body):
-    """Is each row of a table's body found by itself? "An index of messages" """
+    """Is each row of a table's body found by itself? "An index of messages"."""
     above, part = [], body
     while part := part.parent:
         above += [
@@ -113,7 +113,7 @@ def rows(doctree):
 
 
 def is_task(row):
-    """Does a row lead to the section that answers it? "02 Static Functions and ctx" """
+    """Does a row lead to the section that answers it? "02 Static Functions and ctx"."""
     return len(row) == 4 and row[READ].astext()[:2].isdigit()
 
 
