@@ -334,7 +334,8 @@ def attention(
     attn_mask:  None, or what broadcasts to (..., L, S): bool, True where a query sees a
                 key; or numbers, which are added to the scores, of the dtype of query,
                 or float32 if that has 16 bits
-    is_causal:  each query sees the keys up to its own place; attn_mask must be None
+    is_causal:  query i sees keys 0 to i, also where there are more keys than queries, as
+                with a cache: then pass a mask; attn_mask must be None
     scale:      a finite number without a gradient; None stands for 1 / sqrt(E)
     enable_gqa: key and value may have fewer heads, in dimension -3, than query
     chunk_size: how many rows of the scores exist at a time; None chooses, and makes the

@@ -23,7 +23,8 @@ MESSAGES = {
                 short=True),
         Message("is a view and is being modified inplace",
                 "`forward`, `unbind`, `split` or a module with a full backward hook "
-                "returned a view, and someone writes into it",
+                "returned a view, and someone writes into it: write `y = y + 1`, or "
+                "`clone()` first",
                 "02 Deeper: a view returned from forward (5 minutes)"),
         Message("a leaf Variable that requires grad",
                 "`is being used in an in-place operation`: a parameter is changed "
@@ -80,7 +81,7 @@ MESSAGES = {
                 "minutes)"),
         Message("has changed the size of value",
                 "a module's backward hook returned a tensor: return a tuple with one "
-                "entry for each input",
+                "entry for each input; or a tensor's hook returned another shape",
                 "11 Deeper: hooks of modules, parameters and nodes; gradient edges (14 "
                 "minutes)"),
         Message("has returned an incorrect number of values",
@@ -198,7 +199,8 @@ MESSAGES = {
                 "06 What a module registers: nn.Parameter, nn.Buffer, children"),
         Message("trying to differentiate twice a function that was marked with "
                 "@once_differentiable",
-                "this `backward` leaves autograd on purpose",
+                "this `backward` leaves autograd on purpose: drop the decorator if it is "
+                "made of PyTorch's operations, else write a second Function for it",
                 "05 A backward in NumPy or C: once_differentiable"),
         Message("appears to not have been used in the graph",
                 "no path leads from the output to that tensor: detached, or None "
@@ -266,6 +268,11 @@ MESSAGES = {
                 "the math backend",
                 "20 Twice: what PyTorch refuses",
                 "of PyTorch's own attention"),
+        Message("is not implemented",
+                "`the derivative for 'igamma: input'`: PyTorch has none: give the "
+                "operation one of your own",
+                "22 Another gradient for one of PyTorch's operations",
+                "of another operation"),
         Message("FlexAttention does not support backward on CPU",
                 "a GPU, or `attention`, which also gives a learned bias its gradient",
                 "20 Deeper: rows with nothing to attend to, causal blocks, grouped queries "
@@ -283,7 +290,7 @@ MESSAGES = {
                 "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
         Message("can require gradients",
                 "`Only Tensors of floating point`: an `nn.Parameter` of integers: `requires_grad=False`, or an "
-                "`nn.Buffer`",
+                "`nn.Buffer`; or integers under `torch.func.grad`: `x.float()` first",
                 "06 Buffers: moved and saved, but not trained"),
         Message("Creating a Parameter from an instance of type",
                 "a tensor subclass whose `detach` returns another type: give "
@@ -304,8 +311,16 @@ MESSAGES = {
                 "`CheckpointError`: the second run took another path: state that "
                 "changed, or a random choice",
                 "12 Tickets instead of tensors: recompute"),
+        Message("already unpacked once",
+                "a Function under `checkpoint` reads `ctx.saved_tensors` twice: read it "
+                "once, into names",
+                "12 Tickets instead of tensors: recompute"),
+        Message("only integer tensors of a single element can be converted",
+                "`ctx.saved_tensors` is a tuple, also of one tensor: "
+                "`(x,) = ctx.saved_tensors`",
+                "02 The same thing as a Function: forward, backward, ctx"),
         Message("A different number of tensors was saved during the original forward",
-                "`CheckpointError`, for the same reason",
+                "`CheckpointError`, for the same reason; `debug=True` names the operation",
                 "12 Tickets instead of tensors: recompute"),
         Message("encountered during backward but not found in storage",
                 "selective checkpoint under autocast, a weight used twice: "
@@ -418,6 +433,11 @@ MESSAGES = {
                 "`torch.autograd` inside a transform: take `torch.func.grad`, "
                 "`jacrev` or `hessian`",
                 "10 Per-sample gradients: vmap(grad(loss))"),
+        Message("would mutate a captured Tensor",
+                "under `torch.func`, the function writes into a tensor that is not its "
+                "argument, often a batch norm's counter: `eval()`, a group norm, or "
+                "`torch.func.replace_all_batch_norm_modules_`",
+                "10 Per-sample gradients: vmap(grad(loss))"),
         Message("You must implement the jvp function for custom autograd.Function",
                 "forward mode needs a `jvp`",
                 "10 Forward mode: dual numbers and jvp"),
@@ -520,6 +540,14 @@ MESSAGES = {
                 "a plain tensor beside a cut one: a buffer, or `forward` called "
                 "without its wrapper",
                 "14 module.forward() bypasses the wrapper"),
+        Message("expected, but not set",
+                "`environment variable RANK`: start the program by `torchrun`, or pass "
+                "`rank` and `world_size`",
+                "14 Four processes: rank, group, collective"),
+        Message("EADDRINUSE",
+                "another run has the port: `torchrun --standalone`, or another "
+                "`MASTER_PORT`",
+                "14 Four processes: rank, group, collective"),
     ],
     "Compilers": [
         Message("Unsupported: Data-dependent branching",
@@ -544,9 +572,18 @@ MESSAGES = {
                 "09 Deeper: an operator whose result has a size that depends on the "
                 "data: new_dynamic_size (3 minutes)"),
         Message("Constraints violated",
-                "`torch.export`: the code fixes or narrows a size that is named dynamic: "
-                "take the range that the message suggests, or `Dim.AUTO`",
+                "`torch.export`: if the code narrows a size that is named dynamic, take "
+                "the range of the message; if the code fixes it (`= 4`), mend the code, "
+                "since `Dim.AUTO` exports that one size; if it is `= 1`, export with an "
+                "example of 2 or more",
                 "23 Export with dynamic shapes: Dim"),
+        Message("Guard failed",
+                "an exported program got another size than its example had: name the size "
+                "in `dynamic_shapes` at the export",
+                "23 Export with dynamic shapes: Dim"),
+        Message("Encountered aliasing during higher order op tracing",
+                "a branch of `torch.cond` returns its input: `clone()`",
+                "09 Breaks that you can remove: a print, an if"),
         Message("BackendCompilerFailed",
                 "the line below says what failed in the backend; with "
                 "`backend=\"aot_eager\"` one sees whether inductor is to blame",
@@ -588,7 +625,7 @@ MESSAGES = {
                 "09 A name and a promise: custom_op and register_fake"),
         Message("Please convert all Tensors to FakeTensors first",
                 "a function that the compiler cannot follow made a tensor, or closes "
-                "over one",
+                "over one: make it inside, or pass it as an argument",
                 "09 Deeper: what a compiler leaves alone: disable, allow_in_graph, "
                 "nonstrict_trace, leaf_function (7 minutes)"),
         Message("Attempted to call function marked as skipped",
@@ -612,7 +649,7 @@ MESSAGES = {
                 "09 A name and a promise: custom_op and register_fake"),
         Message("Cannot access data pointer of Tensor (e.g. FakeTensor",
                 "a compiler or an export ran code that reads memory: make it an "
-                "operator",
+                "operator; of a `triton_op` under Triton's interpreter: a `custom_op`",
                 "09 A name and a promise: custom_op and register_fake"),
         Message("Hard failure due to fullgraph=True",
                 "`FailOnRecompileLimitHit`, or the warning `hit "

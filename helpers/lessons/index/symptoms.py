@@ -69,6 +69,17 @@ SYMPTOMS = [
             "autograd keeps what each layer saves: "
             "`checkpoint(block, x, use_reentrant=False)` keeps only inputs of blocks",
             "12 Tickets instead of tensors: recompute"),
+    Symptom("out of memory (`Tried to allocate`), and nobody knows of what",
+            "`torch.cuda.memory._record_memory_history()`, then `_dump_snapshot`, "
+            "and [memory_viz](https://docs.pytorch.org/docs/2.15/torch_cuda_memory.html) "
+            "shows which line made what is alive",
+            "12 Deeper: what keeps memory alive in a training loop: cycle, closure, "
+            "view, graph"),
+    Symptom("decoding with a cache gives other numbers",
+            "`is_causal` lets query i see keys 0 to i, also where there are more keys: "
+            "`attn_mask=torch.ones(L, S, dtype=torch.bool).tril(S - L)`",
+            "20 Deeper: rows with nothing to attend to, causal blocks, grouped "
+            "queries (3 minutes)"),
     Symptom("nan now and then",
             "a formula that overflows, or 0 · inf",
             "11 Where a nan is born: set_detect_anomaly"),

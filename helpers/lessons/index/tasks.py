@@ -402,7 +402,7 @@ TASKS = {  # by what they are about
         Task("write an operator whose backward is a kernel, too (C++, CUDA)",
              "23 An operator whose backward is a kernel, too",
              "23 An operator whose backward is a kernel, too",
-             "`vmap(grad)`, and `gradgradcheck`"),
+             "`gradgradcheck`, and `opcheck`"),
         Task("support `vmap` (`generate_vmap_rule`, a `vmap` rule)",
              FUNCTION,
              "10 A rule for vmap: generate_vmap_rule, or your own",
@@ -557,6 +557,11 @@ TASKS = {  # by what they are about
              "20 Deeper: rows with nothing to attend to, causal blocks, grouped "
              "queries (3 minutes)",
              "one document alone"),
+        Task("attend to a sliding window, or decode with a cache (KV cache)",
+             "helpers/ops/attention.py",
+             "20 Deeper: rows with nothing to attend to, causal blocks, grouped "
+             "queries (3 minutes)",
+             "`attn_mask`: a band; `is_causal` counts from the first key"),
         Task("compute attention without its matrix (memory that does not grow with "
              "the length)",
              "helpers/ops/attention.py",
@@ -611,7 +616,7 @@ TASKS = {  # by what they are about
              "23 Sum over rows in a backward kernel, without atomicAdd",
              "15 Deeper: the same in Triton (12 minutes)",
              "Triton's interpreter"),
-        Task("write a C++ operator (`TORCH_LIBRARY`)",
+        Task("write a C++ operator (`TORCH_LIBRARY`, `load_inline`)",
              "helpers/template/project/",
              "08 C++ that knows tensors",
              "a transposed input"),
