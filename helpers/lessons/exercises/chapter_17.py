@@ -7,7 +7,7 @@ from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import alike, changed_in_place
 from helpers.lessons.judge.properties import each, random
-from helpers.lessons.language import N_, _, at
+from helpers.lessons.language import N_, _, at, followed
 
 
 class Product(Function):
@@ -315,7 +315,17 @@ def _survives(attempt):
                     "Yours is finite, so GradScaler takes a wrong step."
                 ).format(scale=scale)
             where = _("with a loss scale of {scale:g}").format(scale=scale)
-            yield at(where, wrong_outputs(given, due, False, _("the gradient")))
+            wrong = wrong_outputs(given, due, False, _("the gradient"))
+            if (
+                wrong
+                and given.shape == due.shape
+                and (given.isinf() > due.isinf()).any()
+            ):
+                wrong = followed(
+                    wrong,
+                    _("A 0-d float32 tensor times a float16 tensor is float16."),
+                )
+            yield at(where, wrong)
 
 
 EXERCISE_4 = Exercise(
@@ -332,6 +342,7 @@ EXERCISE_4 = Exercise(
             {"grad_output * x.float()": "grad_output.half() * x"},
             "with a loss scale of 65536: the gradient is",
         ),
+        ({"x.float() * (2": "x * (2"}, "times a float16 tensor is float16"),
         (
             {").half()": ").clamp(-65504, 65504).half()"},
             "GradScaler takes a wrong step",
