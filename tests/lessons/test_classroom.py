@@ -24,7 +24,7 @@ from helpers.lessons import exercise, grade, mine
 from tests.notebooks.worked_in import why_left_out
 
 ROOT = Path(__file__).parents[2]
-NUMBERS = ("2.1", "2.2", "2.3")
+NUMBERS = ("2.1", "2.2", "2.3", "2.4")
 RIGHT = {number: exercise(number).edited().strip() for number in NUMBERS}
 WRONG = {
     number: exercise(number).edited(exercise(number).wrong[0][0]) for number in NUMBERS
@@ -71,22 +71,22 @@ HANDED_IN = {
             RIGHT["2.3"],
             CHECK["2.3"],
         ],
-        "✗○✓ ",
+        "✗○✓  ",
         "",
     ),
     "lacks one": (
         together({"2.1": "class Square(:", "2.3": RIGHT["2.3"]}),
-        "! ✓ ",
+        "! ✓  ",
         "code cell 2: SyntaxError: ",
     ),
     "fakes": (
         together({"2.1": f'{STUB["2.1"]}\nprint("✓ 2.1 Square: so I say")'}),
-        "○   ",
+        "○    ",
         "",
     ),
     "dies": (
         together(RIGHT | {"2.2": "import os\nos._exit(3)"}),
-        "✓!! ",
+        "✓!!! ",
         "code cell 3: the kernel died, and no later cell",
     ),
     "hangs": (
@@ -97,11 +97,11 @@ HANDED_IN = {
                 "2.3": f"{CHILD}\n{ENDLESS}",
             }
         ),
-        "!✓! ",
+        "!✓!  ",
         "code cell 2, 4: interrupted after 4 s.",
     ),
-    "anna/a chapter": ([BESIDE], "✓  ✓", "an essay.ipynb runs no check."),
-    "anna/an essay": ([], "✓  ✓", "an essay.ipynb runs no check."),
+    "anna/a chapter": ([BESIDE], "✓   ✓", "an essay.ipynb runs no check."),
+    "anna/an essay": ([], "✓   ✓", "an essay.ipynb runs no check."),
 }
 
 
@@ -138,7 +138,7 @@ def test_the_table_of_students_and_exercises(handed_in, monkeypatch, capsys):
         for student, *marks, why in rows
     }
     expected = {name.split("/")[0]: rest for name, (_, *rest) in HANDED_IN.items()}
-    expected["no notebook"] = "    ", "no notebook.ipynb is no notebook: "
+    expected["no notebook"] = "     ", "no notebook.ipynb is no notebook: "
     assert {student: marks for student, (marks, _) in found.items()} == {
         student: marks for student, (marks, _) in expected.items()
     }
@@ -147,7 +147,7 @@ def test_the_table_of_students_and_exercises(handed_in, monkeypatch, capsys):
         assert bool(found[student][1]) == bool(why), f"{student}: {found[student][1]}"
         assert bool(why) or "!" not in marks
         assert why in said.out
-    assert re.search(r"^dies +✓ +! +! *$", said.out, re.MULTILINE)
+    assert re.search(r"^dies +✓ +! +! +! *$", said.out, re.MULTILINE)
     # The progress, and no warnings.
     assert len(said.err.splitlines()) == len(expected), said.err
     assert re.search(r"^\d of 7: three  2.1 ✗  2.2 ○  2.3 ✓$", said.err, re.MULTILINE)
