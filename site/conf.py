@@ -15,7 +15,7 @@ import subprocess
 import sys
 from gettext import NullTranslations
 from html import escape
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from urllib.parse import quote
 
@@ -52,7 +52,8 @@ SET_UP = re.compile(
     r'(<details class="[^"]*hide above-input">\s*<summary[^>]*>).*?(</summary>)',
     re.DOTALL,
 )
-IMPORTS = {"notebooks": "Imports", "zh": "导入"}
+# Of the first folded cell, and of the others.
+FOLDED = {"notebooks": ("Imports", "Code"), "zh": ("导入", "代码")}
 RUN = {
     "notebooks": 'To run this chapter, install the course (see the <a href="{readme}">README</a>), '
     "then: <code>python -m helpers.lessons.mine && jupyter lab --notebook-dir=. mine/{name}</code>",
@@ -426,7 +427,11 @@ def on_page(app, document, template, context, doctree):
         context["body"], style = set_formulas(context["body"], fonts)
         context["metatags"] = context.get("metatags", "") + style
         context["has_maths_elements"] = False  # or Sphinx brings MathJax
-    context["body"] = SET_UP.sub(rf"\1{IMPORTS[folder]}\2", context["body"])
+    first, other = FOLDED[folder]
+    names = chain([first], repeat(other))
+    context["body"] = SET_UP.sub(
+        lambda found: found[1] + next(names) + found[2], context["body"]
+    )
     context["body"] = EMPTY_HEAD.sub(r"<td\1></td>", context["body"])
     context["body"] = PLAIN.sub(r"\1", context["body"])  # in the colour of the text
     unhelpful = ' aria-label="Toggle hidden content"'  # is read out instead of "Show the output"

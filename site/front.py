@@ -80,7 +80,7 @@ WORDS = {
         "write": "On paper the slope is exp(x) / (1 + exp(x)). Write the `backward`:",
         "check": "Check",
         "yours": "your line",
-        "repaired": "Chapter 00 tells this story in 15 minutes.",
+        "repaired": "Chapter 00 tells this story in 20 minutes.",
         "for_whom": "For whoever trains models, and needs a gradient that PyTorch does not "
         "have, gets wrong, or pays too much memory for. You need Python, tensors and "
         "`loss.backward()`, but no GPU.",
@@ -126,7 +126,7 @@ WORDS = {
         "write": "在纸上推导，斜率是 exp(x) / (1 + exp(x))。`backward` 由你来写：",
         "check": "检查",
         "yours": "你写的这一行",
-        "repaired": "第 00 章讲的就是这个故事，只要 15 分钟。",
+        "repaired": "第 00 章讲的就是这个故事，只要 20 分钟。",
         "for_whom": "如果你在训练模型，而 PyTorch 没有你要的梯度，或者算得不对、占用的内存太多，"
         "这门课程就是为你准备的。你需要会用 Python、张量和 `loss.backward()`，不需要 GPU。",
         "start": "从第 00 章开始",
