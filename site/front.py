@@ -72,7 +72,7 @@ WORDS = {
         "claim": "A course on writing your own differentiable operations in PyTorch, with tested "
         "code to copy into your project.",
         "ask": "When does autograd stop? This is the slope of log(1 + exp(x)), in float32.",
-        "slide": "Slide x.",
+        "slide": " Slide x.",
         "names": {"value": "log(1 + exp(x))", "theirs": "its slope, by autograd",
                   "ours": "its slope, by our backward"},
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends at 88.7, ours goes "
