@@ -427,8 +427,8 @@ def on_page(app, document, template, context, doctree):
         context["body"], style = set_formulas(context["body"], fonts)
         context["metatags"] = context.get("metatags", "") + style
         context["has_maths_elements"] = False  # or Sphinx brings MathJax
-    first, other = FOLDED[folder]
-    names = chain([first], repeat(other))
+    imports, code = FOLDED[folder]
+    names = chain([imports], repeat(code))
     context["body"] = SET_UP.sub(
         lambda found: found[1] + next(names) + found[2], context["body"]
     )
