@@ -139,6 +139,7 @@ class Team:
             "LOCAL_WORLD_SIZE": self.size,
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": self.store.port,
+            "CUDA_VISIBLE_DEVICES": "",  # gloo is for CPUs; GPUs may be fewer than ranks
             # The store is served here, as by torchrun.
             "TORCHELASTIC_USE_AGENT_STORE": True,
             "USE_LIBUV": int(use_libuv),

@@ -44,6 +44,12 @@ def test_an_error_comes_with_its_rank_and_traceback():
     assert not any(process.is_alive() for process in processes)
 
 
+def test_a_team_sees_no_gpu():
+    """`fully_shard` would take the GPUs, of which there may be fewer than processes."""
+    with Team(1) as team:
+        assert team(os.getenv, "CUDA_VISIBLE_DEVICES") == [""]
+
+
 def test_a_process_that_hangs_is_ended_and_says_where():
     with Team(2, limit=3, timeout=30) as team:
         team(dist.get_rank)
