@@ -18,12 +18,6 @@ def leaf(*shape):
     return numbers.reshape(shape).requires_grad_()
 
 
-def drawn(*shapes, dtype=torch.float64):
-    """Random tensors, the same ones at every call."""
-    generator = torch.Generator().manual_seed(7)
-    return tuple(torch.randn(s, generator=generator, dtype=dtype) for s in shapes)
-
-
 def errors(report):
     return [finding for finding in report.findings if finding.severity == "error"]
 

@@ -52,6 +52,8 @@ def test_every_code_has_a_case_and_every_case_a_code():
     # What ends a process, and what has no seconds left, is no case.
     differ = {case.code for case in BROKEN + HEALTHY if case.code} ^ set(TEXTS)
     differ -= {"crashed", "stopped-looking"}
+    if not hasattr(torch.autograd.function.FunctionCtx, "input_grad_buffers"):
+        differ -= {"another-user"}  # its case needs torch 2.15
     assert not differ, f"write a case, or a cause, for {differ}"
     assert len({case.name for case in BROKEN}) == len(BROKEN)
 

@@ -15,7 +15,8 @@ import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx, FunctionMeta
 
 from helpers.doctor import examine
-from tests.doctor.common import Half, drawn, errors, ones, that
+from helpers.lessons.cases.case import draw
+from tests.doctor.common import Half, errors, ones, that
 
 
 class Disturbing(torch.autograd.Function):
@@ -52,7 +53,7 @@ def settings():
 
 
 def test_nothing_is_changed(capsys):
-    x, y = drawn((3, 4), (3, 4))
+    x, y = draw((3, 4), (3, 4))
     x.requires_grad_().grad = torch.full_like(x, 3)
     before = x.detach().clone(), x._version, y.clone(), y._version
     with torch.no_grad(), torch.autograd.set_detect_anomaly(True, check_nan=False):
@@ -86,7 +87,7 @@ def test_backward_runs_in_the_thread_that_is_watched_on_a_gpu_too():
     """Otherwise the engine runs it in a thread of the device."""
     elsewhere = []
     right = that(lambda: elsewhere.append(torch._C._is_multithreading_enabled()))
-    assert examine(right, *drawn((4,))).ok
+    assert examine(right, *draw((4,))).ok
     assert elsewhere and not any(elsewhere)
 
 
@@ -95,14 +96,14 @@ def test_the_text_is_the_same_whatever_the_seed_and_the_threads():
     for threads, seed in ((1, 0), (2, 1)):
         torch.set_num_threads(threads)
         torch.manual_seed(seed)
-        texts |= {str(examine(Half, *drawn((3, 4)))) for _ in range(2)}
+        texts |= {str(examine(Half, *draw((3, 4)))) for _ in range(2)}
     torch.set_num_threads(1)
     assert len(texts) == 1 and "0x" not in texts.pop()
 
 
 def test_of_a_million_elements_forward_is_called_a_few_times_only():
     calls = []
-    assert examine(lambda x: calls.append(x) or torch.tanh(x), *drawn((1000, 1000))).ok
+    assert examine(lambda x: calls.append(x) or torch.tanh(x), *draw((1000, 1000))).ok
     assert len(calls) < 50
 
 
@@ -177,7 +178,7 @@ def test_many_inputs_are_judged_together(wrong, at_most):
         lambda module, _: calls.append(1) if isinstance(module, Deep) else None
     )
     try:
-        report = examine(Deep(wrong).double(), *drawn((3, 8)), lines=False)
+        report = examine(Deep(wrong).double(), *draw((3, 8)), lines=False)
     finally:
         handle.remove()
     assert len(calls) < at_most

@@ -12,7 +12,8 @@ from helpers import doctor
 from helpers.doctor import WrongGradientError, examine, words
 from helpers.doctor.report import SEVERITIES, as_json
 from helpers.doctor.words import listed
-from tests.doctor.common import Half, Square, drawn, ones
+from helpers.lessons.cases.case import draw
+from tests.doctor.common import Half, Square, ones
 
 
 def found_of(forward, backward, *inputs):
@@ -43,7 +44,7 @@ def test_a_zero_gradient_says_where_it_is_zero(product, where):
         def backward(ctx, a, b):
             return a * b if product else 0 * a
 
-    found = examine(Wrong, *drawn((3,)), lines=False).findings[0]
+    found = examine(Wrong, *draw((3,)), lines=False).findings[0]
     assert found.code == "gradient-zero" and where in found.message
 
 
@@ -57,13 +58,13 @@ def test_what_setup_context_raises_is_not_said_of_forward():
         def setup_context(ctx, inputs, output):
             ctx.second = inputs[1]
 
-    found = examine(Wrong, *drawn((3,)), lines=False).findings[0]
+    found = examine(Wrong, *draw((3,)), lines=False).findings[0]
     assert found.message.startswith("`setup_context` raised IndexError")
 
 
 def test_values_are_measured():
     """The worst element and the Jacobians, against PyTorch's own derivative."""
-    (x,) = drawn((6,))
+    (x,) = draw((6,))
     found = examine(Half, x, lines=False).findings[0]
     assert found.code == "scaled" and found.values["ratio"] == pytest.approx(0.5)
     given, expected = found.values["given"], found.values["expected"]
@@ -112,7 +113,7 @@ def test_names_of_inputs_and_outputs():
 
 
 def test_a_report_is_json_without_jacobians_unless_they_are_asked_for():
-    report = examine(Half, *drawn((6,)))
+    report = examine(Half, *draw((6,)))
     told = json.loads(report.to_json())
     (found,) = told["findings"]
     assert (told["version"], told["ok"], found["code"]) == (3, False, "scaled")
@@ -150,7 +151,7 @@ def test_a_translator_may_be_set(monkeypatch):
     }
 
     def leaky():
-        (x,) = drawn((8,))
+        (x,) = draw((8,))
 
         class Leaky(Square):
             @staticmethod
@@ -181,7 +182,7 @@ def test_lists():
 
 
 def test_a_report_is_html_in_a_notebook_and_the_same_text_elsewhere():
-    bad = examine(Half, *drawn((6,)), lines=False)
+    bad = examine(Half, *draw((6,)), lines=False)
     assert str(bad).startswith("Half: 1 error\n  error (scaled): ")
     page = bad._repr_html_()
     assert re.search("<code[^>]*>x</code>", page)
@@ -193,7 +194,7 @@ def test_a_report_is_html_in_a_notebook_and_the_same_text_elsewhere():
 
 
 def test_numbers_that_differ_look_different():
-    found = found_of(lambda x: x * x, lambda g, x: g * 2.0004 * x, *drawn((6,)))
+    found = found_of(lambda x: x * x, lambda g, x: g * 2.0004 * x, *draw((6,)))
     seen = [*found.lines()][-1]
     given, expected = (
         re.search(f"{word} (\\S+),", seen)[1] for word in ("given", "expected")
@@ -211,14 +212,14 @@ def test_what_is_meant_may_be_accepted():
         def backward(ctx, g):
             return g
 
-    found = examine(Round, *drawn((6,)), lines=False).findings[0]
+    found = examine(Round, *draw((6,)), lines=False).findings[0]
     assert found.severity == "error" and "faithful=False" in found.meant
     assert "faithful" not in found.message and found.meant in "".join(found.lines())
-    assert examine(Round, *drawn((6,)), faithful=False).ok
+    assert examine(Round, *draw((6,)), faithful=False).ok
 
 
 def test_what_is_wrong_can_be_raised():
-    good, bad = examine(torch.sin, ones(2)), examine(Half, *drawn((6,)), lines=False)
+    good, bad = examine(torch.sin, ones(2)), examine(Half, *draw((6,)), lines=False)
     assert good.ok and good.raise_if_wrong() is good and "nothing found" in str(good)
     with pytest.raises(WrongGradientError, match="multiplied by 0.5"):
         bad.raise_if_wrong()

@@ -3,7 +3,8 @@
 import pytest
 
 from helpers.doctor import examine
-from tests.doctor.common import codes, drawn
+from helpers.lessons.cases.case import draw
+from tests.doctor.common import codes
 
 KEPT = """
 import torch
@@ -41,7 +42,7 @@ def test_what_forward_writes_outside_ctx(write, read, is_put_back):
     scope = {"__name__": "kept"}
     exec(KEPT.replace("WRITE", write).replace("READ", read), scope)
     layer = scope["Layer"]
-    report = examine(layer, *drawn((4,)), lines=False)
+    report = examine(layer, *draw((4,)), lines=False)
     assert codes(report) == ["state-between-calls"], str(report)
     if is_put_back:
         assert (scope["LAST"], scope["MEMO"], layer.held) == (None, {}, None)

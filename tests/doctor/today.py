@@ -7,19 +7,26 @@ import torch.nn.functional as F
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from helpers.lessons.cases.case import Linear, Multiply, affine, broken, function, slip
-from tests.doctor.common import drawn
+from helpers.lessons.cases.case import (
+    Linear,
+    Multiply,
+    affine,
+    broken,
+    draw,
+    function,
+    slip,
+)
 
 TODAY = []
 case = functools.partial(broken, cases=TODAY)
 
 
 def f64(*shapes):
-    return lambda: drawn(*shapes)
+    return lambda: draw(*shapes)
 
 
 def f32(*shapes):
-    return lambda: drawn(*shapes, dtype=torch.float32)
+    return lambda: draw(*shapes, dtype=torch.float32)
 
 
 # --- layouts --------------------------------------------------------------------------
@@ -126,7 +133,7 @@ case("", f32((3, 4), (4, 4), (4, 2)), "at 3 points")(compiled)
 # --- randomness -----------------------------------------------------------------------
 
 
-@case("", lambda: (*drawn((6,)), 0.5))
+@case("", lambda: (*draw((6,)), 0.5))
 class Noisy(Function):
     @staticmethod
     def forward(ctx, x, scale):
@@ -183,7 +190,7 @@ def turned(x):
 
 @case(
     "jacobian-transposed",
-    lambda: (drawn((3, 8))[0].requires_grad_(), *halves(3, 8)),
+    lambda: (draw((3, 8))[0].requires_grad_(), *halves(3, 8)),
     "right if: `g * cos - turned(g) * sin`",
     line="",
 )
@@ -241,7 +248,7 @@ class QueryAndKey(Function):
 # --- coincidences ---------------------------------------------------------------------
 
 
-@case("scaled", lambda: (*drawn((2, 6), (6,)), 2))
+@case("scaled", lambda: (*draw((2, 6), (6,)), 2))
 class GroupScale(Function):
     """The gradient of `w` is a mean over a batch of two, and there are two groups."""
 
@@ -256,7 +263,7 @@ class GroupScale(Function):
         return g * w, (g * x).mean(0), None
 
 
-@case("partly-right", lambda: (*drawn((12,)), 2), "it is multiplied by 0.5.")
+@case("partly-right", lambda: (*draw((12,)), 2), "it is multiplied by 0.5.")
 class HalfAboveZero(Function):
     """By 1/2, which has nothing to do with the number of groups."""
 
@@ -390,7 +397,7 @@ class SumOfAll(Function):
         return y * (g - (g * y).sum())
 
 
-@case("shifted", lambda: (*drawn((5, 2)), 0.5), line="came before")
+@case("shifted", lambda: (*draw((5, 2)), 0.5), line="came before")
 class LeakySum(Function):
     """Of two lines in a loop, the one that should come first comes second."""
 
@@ -416,7 +423,7 @@ class LeakySum(Function):
 
 @case(
     "",
-    lambda: (drawn((3, 4))[0].requires_grad_(), *drawn((4,))),
+    lambda: (draw((3, 4))[0].requires_grad_(), *draw((4,))),
     "FrozenBias: nothing found",
 )
 class FrozenBias(Function):
@@ -431,7 +438,7 @@ class FrozenBias(Function):
 
 @case(
     "needs-input-grad-ignored",
-    lambda: [t.bfloat16() for t in drawn((8, 4), (4, 4))],
+    lambda: [t.bfloat16() for t in draw((8, 4), (4, 4))],
     "note (few-digits)",
 )
 class HalfMatmul(Function):
@@ -461,7 +468,7 @@ def of_a_codebook(x, codes):
 # --- what is proposed, and what is not ------------------------------------------------
 
 
-@case("derivative-wrong", lambda: (drawn((4, 3))[0].sigmoid(), 2.0), line="gamma - 1")
+@case("derivative-wrong", lambda: (draw((4, 3))[0].sigmoid(), 2.0), line="gamma - 1")
 class FocalLoss(Function):
     """It is right divided by 1 - p, too, but where that is 0."""
 
@@ -479,7 +486,7 @@ class FocalLoss(Function):
         return g * (slope - (1 - p).pow(gamma) / p), None
 
 
-@case("gradient-zero", lambda: (*drawn((3, 2)), 3), never=("-W",))
+@case("gradient-zero", lambda: (*draw((3, 2)), 3), never=("-W",))
 class LastRows(Function):
     """With -W for W it is right for more than one row."""
 
@@ -525,7 +532,7 @@ class AskedOfNone(AskedOfAnother):
 
 @case(
     "straight-through scaled",
-    lambda: (*drawn((4, 3)), torch.tensor(0.5, dtype=torch.float64)),
+    lambda: (*draw((4, 3)), torch.tensor(0.5, dtype=torch.float64)),
     "multiplied by 0.167. If that is meant",
     never=("right if",),
 )
@@ -564,7 +571,7 @@ FOLLOWS = "so what is returned for `x` and `weight` is wrong"
 case("input-modified", f64((3, 4), (4,)), FOLLOWS)(NormInPlace)
 case(
     "in-place-leaf",
-    lambda: [t.requires_grad_() for t in drawn((3, 4), (4,))],
+    lambda: [t.requires_grad_() for t in draw((3, 4), (4,))],
     FOLLOWS,
     name="of a leaf",
 )(NormInPlace)
