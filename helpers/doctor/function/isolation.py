@@ -25,22 +25,30 @@ class CallError(Exception):
         self.phase, self.error = phase, error
 
 
-@contextlib.contextmanager
-def phase(name):
+# Classes, not generators: a generator's frames would hold the error until Python next
+# collects cycles, and with it what the call had left open, such as a checkpoint's hooks.
+class phase:  # noqa: N801
     """What is raised inside becomes a CallError, but for a caller's time limit."""
-    try:
-        yield
-    except Exception as error:
-        if of_a_signal(error):
-            raise
-        raise CallError(name, error) from error
+
+    def __init__(self, name):
+        self.name = name
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, kind, error, _traceback):
+        if isinstance(error, Exception) and not of_a_signal(error):
+            raise CallError(self.name, error) from error
 
 
-@contextlib.contextmanager
-def forgiving():
-    """What is raised inside does not matter, unless a caller's time limit raised it."""
-    with contextlib.suppress(CallError), phase(""):
-        yield
+class forgiving:  # noqa: N801
+    """What is raised inside does not matter, but for a caller's time limit."""
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, kind, error, _traceback):
+        return isinstance(error, Exception) and not of_a_signal(error)
 
 
 def of_a_signal(error):
