@@ -6,7 +6,7 @@
 No time stamps; pieces of one text, which a busy machine prints apart, in one; no version of Python.
 Figures have 200 dpi, and in the Chinese edition Chinese words, which take a Chinese font. A
 figure of it that still says something in English ends the command with 1, and names the words.
-Then the README's pictures are made again.
+Then the pictures of both READMEs are made again.
 """
 
 import base64
@@ -24,6 +24,7 @@ from helpers.lessons.labels import MISSING, chinese_font
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / ".github" / "pictures"
+ENDINGS = {"notebooks": ".png", "zh": ".zh.png"}
 # What is called so in Chinese, too.
 NAMES = set(
     "all-gather all-reduce all-to-all autocast autograd backward bool checkpoint clip "
@@ -33,15 +34,18 @@ NAMES = set(
 
 
 def figures():
-    """The PNG bytes of each tagged cell, by file name."""
+    """The PNG bytes of each tagged cell that a README shows, by file name."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    shown = set(re.findall(r"\(\.github/pictures/(\w+)\.png\)", readme))
     found = {}
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+    for path in sorted(p for f in ENDINGS for p in (ROOT / f).glob("*.ipynb")):
         for cell in nbformat.read(path, as_version=4).cells:
             for tag in cell.metadata.get("tags", []):
-                if tag.startswith("picture-"):
+                name = tag.removeprefix("picture-")
+                if name in shown and name != tag:
                     data = [output.get("data", {}) for output in cell.outputs]
                     (png,) = [d["image/png"] for d in data if "image/png" in d]
-                    name = tag.removeprefix("picture-") + ".png"
+                    name += ENDINGS[path.parent.name]
                     assert name not in found, f"{tag} stands at two cells"
                     found[name] = base64.b64decode(png)
     return found

@@ -58,6 +58,7 @@ IN_README = {  # what leads to the edition
     "](notebooks/": "](zh/",
     "-m helpers.lessons.mine": "-m helpers.lessons.mine zh",
     "](README.zh.md)": "](README.md)",
+    ".png)": ".zh.png)",
 }
 
 CODE = re.compile(r"(`+)(.+?)\1")

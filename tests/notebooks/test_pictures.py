@@ -1,4 +1,4 @@
-"""The README's pictures are figures of the notebooks: that of the cell tagged `picture-NAME`."""
+"""A README's pictures are figures of its notebooks: that of the cell tagged `picture-NAME`."""
 
 import re
 
@@ -8,12 +8,16 @@ from tools.execute import PICTURES, ROOT, figures, in_one_piece
 
 
 def test_each_picture_is_the_figure_of_its_notebook():
-    shown = re.findall(
-        r"\(\.github/pictures/(\S+?)\)", (ROOT / "README.md").read_text("utf-8")
-    )
+    shown = [
+        name
+        for readme in ("README.md", "README.zh.md")
+        for name in re.findall(
+            r"\(\.github/pictures/(\S+?)\)", (ROOT / readme).read_text("utf-8")
+        )
+    ]
     given = figures()
     assert sorted(given) == sorted(path.name for path in PICTURES.iterdir())
-    assert {*shown} <= {*given}
+    assert {*shown} == {*given}
     stale = [name for name in given if (PICTURES / name).read_bytes() != given[name]]
     assert stale == [], "make them again: python -m tools.execute"
 
