@@ -1,5 +1,7 @@
 """Exercises of chapter 10: function transforms."""
 
+from inspect import getsource
+
 import numpy as np
 import torch
 from torch.autograd import Function
@@ -13,6 +15,12 @@ from helpers.lessons.judge.properties import random
 from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import _, at, followed
 from helpers.lessons.torch_messages import raised
+
+
+def without_rule(function):
+    """The stub: the reference, but for its rule for vmap."""
+    return {"\n\n" + getsource(function.vmap).rstrip(): ""}
+
 
 SAMPLE = random(2, 3, seed=1)
 SQUARE = random(3, 3)  # so that a batch and a sample can be mistaken for each other
@@ -366,19 +374,7 @@ EXERCISE_3 = Exercise(
     number="10.3",
     name="Matmul",
     reference=Matmul,
-    stub={
-        """
-
-    @staticmethod
-    def vmap(info, in_dims, x, weight):
-        x, weight = (
-            tensor.expand(info.batch_size, *tensor.shape)
-            if dim is None
-            else tensor.movedim(dim, 0)
-            for tensor, dim in zip((x, weight), in_dims, strict=True)
-        )
-        return Matmul.apply(x, weight), 0""": ""
-    },
+    stub=without_rule(Matmul),
     wrong=[
         (
             {"tensor.expand(info.batch_size, *tensor.shape)": "tensor"},
@@ -452,22 +448,25 @@ def _take(x, index):
     return x[index]
 
 
+def _calls_apply(attempt):
+    """Under grad, NumPy refuses what a rule gives to forward itself."""
+    try:
+        grad(loss(vmap(attempt.apply)))(random(2, 5), torch.tensor([[3, 0], [1, 1]]))
+    except RuntimeError as error:
+        if "numpy" in str(error):
+            yield _(
+                "under grad, your rule gives NumPy a tensor that requires a gradient. "
+                "Look at: what the rule calls, `forward` or `apply`."
+            )
+    except Exception:
+        return
+
+
 EXERCISE_4 = Exercise(
     number="10.4",
     name="Take",
     reference=Take,
-    stub={
-        """
-
-    @staticmethod
-    def vmap(info, in_dims, x, index):
-        x, index = (
-            t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
-            for t, dim in zip((x, index), in_dims, strict=True)
-        )
-        first = torch.arange(len(x)).view(-1, *[1] * (index.dim() - 1)) * x.shape[1]
-        return Take.apply(x.flatten(0, 1), index + first), 0""": ""
-    },
+    stub=without_rule(Take),
     wrong=[
         ({"index + first": "index"}, "the output is"),
         ({"index + first), 0": "index + first), in_dims[0]"}, "the output has shape"),
@@ -476,7 +475,9 @@ EXERCISE_4 = Exercise(
             "with in_dims=(None, -1) it raises",
         ),
         ({"apply(x.flatten": "apply(x.detach().flatten"}, "not grad of vmap"),
+        ({"apply(x.flatten": "forward(x.flatten"}, "`forward` or `apply`"),
     ],
+    kind=[_calls_apply],
     properties=[_has_a_rule(_take, random(5, 2), torch.tensor([3, 0, 3, 1]))],
     success="each sample takes its own elements, wherever its batch stands.",
     hints=(
