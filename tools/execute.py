@@ -20,7 +20,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-from helpers.lessons.labels import MISSING, chinese_font
+from helpers.lessons.labels import UNTRANSLATED, chinese_font
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / ".github" / "pictures"
@@ -77,7 +77,7 @@ def execute(path):
     folder = {"metadata": {"path": str(path.parent)}}
     os.environ["EXTENDING_PYTORCH_SHOW"] = "1"  # no prediction holds an output back
     missing = Path(tempfile.mkstemp()[1])
-    os.environ[MISSING] = str(missing)
+    os.environ[UNTRANSLATED] = str(missing)
     NotebookClient(
         notebook,
         timeout=600,

@@ -20,7 +20,7 @@ FONTS = (
     "SimHei",
 )
 # A file to which labels go that have no translation, for `tools.execute`.
-MISSING = "EXTENDING_PYTORCH_LABELS_MISSING"
+UNTRANSLATED = "EXTENDING_PYTORCH_LABELS_UNTRANSLATED"
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -55,7 +55,7 @@ def translated(words, translate):
     if translate(template) != template:
         return translate(template).format(*NUMBER.findall(words))
     shown = translate(words)
-    if shown == words and os.environ.get(MISSING):
-        with open(os.environ[MISSING], "a", encoding="utf-8") as file:
+    if shown == words and os.environ.get(UNTRANSLATED):
+        with open(os.environ[UNTRANSLATED], "a", encoding="utf-8") as file:
             file.write(words.replace("\n", " ") + "\n")
     return shown
