@@ -32,7 +32,7 @@ STDERR = (
 )
 PROMPTS = "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(p => p.textContent)"
 HAS_RUN = f"""document.querySelector("{STDERR}, .jp-Dialog")
-    || {PROMPTS}.every(prompt => /\\d/.test(prompt))"""
+    || {PROMPTS}.every(prompt => !prompt || /\\d/.test(prompt))"""  # none, of a folded cell
 WIDE = """cells => cells.filter(cell => [...cell.querySelectorAll(
         '.cm-scroller, .jp-OutputArea-output, .jp-MarkdownOutput')]
     .some(part => part.clientWidth > 50 && part.scrollWidth > part.clientWidth + 2))
