@@ -47,7 +47,8 @@ def of_recipe(source):
     """What a recipe of notebooks 22 to 24 needs and is not here, or None."""
     if "import triton" in source:
         return NO_TRITON
-    if "aoti_compile" in source and (NO_COMPILER or not TORCH_BUILDS):
+    builds = "aoti_compile" in source or "load_inline" in source
+    if builds and (NO_COMPILER or not TORCH_BUILDS):
         return NO_COMPILER or "there is no c++"
     return None
 

@@ -64,6 +64,15 @@ def short_name(place):
     return re.sub(r"__\w+__", r"`\g<0>`", name)  # or Markdown sets it in bold
 
 
+def briefly(place):
+    """A name's beginning, up to a colon or a comma, for a long table.
+
+    Not for tasks: the pages' search reads there which section answers them.
+    """
+    name = short_name(place).replace("Deeper: ", "")
+    return re.match(r"\d\d( \S+?){2,}?(?=: )|\d\d( \S+?){3,}?(?=[,;] )|.+", name)[0]
+
+
 def source(copy, folder=None):
     """A link to what can be copied: a file, a folder, or a recipe.
 
@@ -93,14 +102,18 @@ def index_of_tasks(group):
 
 def index_of_messages(group):
     rows = [
-        (f"`{m.part}`" + f" {m.where}".rstrip(), m.cause, section(m.read))
+        (
+            f"`{m.part}`" + f" {m.where}".rstrip(),
+            m.cause,
+            section(m.read, briefly(m.read)),
+        )
         for m in MESSAGES[group]
     ]
     return table(("the message holds", "cause, and cure", "read"), rows)
 
 
 def index_of_symptoms():
-    rows = [(s.what, s.look, section(s.read)) for s in SYMPTOMS]
+    rows = [(s.what, s.look, section(s.read, briefly(s.read))) for s in SYMPTOMS]
     return table(("what you see", "look for", "read"), rows)
 
 

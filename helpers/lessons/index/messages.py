@@ -32,8 +32,8 @@ MESSAGES = {
                 "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
         Message("element 0 of tensors does not require grad",
                 "nothing that led to the loss requires a gradient: call "
-                "`requires_grad_()` on what should get one, and no `detach`, `item` or "
-                "`numpy` on the way",
+                "`requires_grad_()` on what should get one, and no `no_grad`, `detach`, "
+                "`item` or `numpy` on the way",
                 "02 An output without a derivative: mark_non_differentiable",
                 short=True),
         Message("element 0 of tensors does not require grad",
@@ -96,8 +96,8 @@ MESSAGES = {
                 "minutes)"),
         Message("The .grad attribute of a Tensor that is not a leaf Tensor is being "
                 "accessed",
-                "no gradient is kept for what was computed: `h.retain_grad()` before "
-                "`backward()`",
+                "no gradient is kept for what was computed, also by `.to()`: "
+                "`requires_grad_()` after it, or `h.retain_grad()` before `backward()`",
                 "11 Deeper: see, clip and scale a gradient with hooks: register_hook "
                 "(5 minutes)"),
         Message("Using backward() with create_graph=True will create a reference cycle",
@@ -126,6 +126,18 @@ MESSAGES = {
                 "`backward()` of a tensor with several elements: pass `gradient=`, "
                 "or sum first",
                 "02 The same thing as a Function: forward, backward, ctx"),
+        Message("only for real scalar outputs",
+                "the loss is complex: `.abs().square()` or `.real` of it",
+                "04 Deeper: complex numbers, and the two derivatives of Wirtinger (8 "
+                "minutes)"),
+        Message("Mismatch in shape: grad_output[0]",
+                "`gradient=` or `grad_outputs=` is not of the output's shape, as (4,) "
+                "is not (4, 1): `torch.ones_like(y)`",
+                "02 The same thing as a Function: forward, backward, ctx"),
+        Message("One of the differentiated Tensors does not require grad",
+                "`torch.autograd.grad` for an input without `requires_grad_()`, or a "
+                "frozen parameter: `[p for p in … if p.requires_grad]`",
+                "06 Tied weights, frozen weights"),
         Message("Trying to backward through the graph a second time",
                 "what the last step left holds a graph that is freed: `h = "
                 "h.detach()`; `retain_graph=True` only for two passes over one graph",
@@ -145,6 +157,10 @@ MESSAGES = {
                 "02 Leave out the sum",
                 short=True),
         Message("is invalid for input of size",
+                "`view` or `reshape` with numbers that do not fit, often at a last, "
+                "smaller batch: `x.flatten(1)`, or `x.view(len(x), -1)`",
+                "03 A constant argument: its gradient is None"),
+        Message("is invalid for input of size",
                 "`view` with numbers that do not fit the gradient: take the shape of "
                 "the input, `ctx.shape`",
                 "03 A constant argument: its gradient is None",
@@ -156,7 +172,8 @@ MESSAGES = {
                 "contiguous (3 minutes)",
                 "inside a `backward`"),
         Message("expected Variable or None",
-                "`backward` returned a number: return a tensor, or None",
+                "`backward` returned a number, a list or an array: return a tensor, a "
+                "tuple of tensors, or None",
                 "02 The same thing as a Function: forward, backward, ctx"),
         Message("You must implement either the backward or vjp method",
                 "the Function has no `backward`, or its name is misspelt; if none is "
@@ -166,21 +183,32 @@ MESSAGES = {
                 "a number, a shape or a list of tensors: numbers go on `ctx`, tensors "
                 "one by one",
                 "03 What may live on ctx, and what save_for_backward is for"),
+        Message("Backward' object has no attribute",
+                "`backward` reads from `ctx` what was not put there: misspelt (it is "
+                "`saved_tensors`), set in one branch only, or an operator without its "
+                "`setup_context`",
+                "03 What may live on ctx, and what save_for_backward is for"),
         Message("backward() takes",
                 "`backward` gets `ctx` and one gradient for each output",
                 "02 Several outputs"),
         Message("forward() takes",
+                "a module got more than its `forward` names; `nn.Sequential` passes "
+                "one argument",
+                "06 What a module registers: nn.Parameter, nn.Buffer, children"),
+        Message("forward() takes",
                 "`forward` without `ctx` and no `setup_context`: write `forward(ctx, "
                 "…)`, or add `setup_context`",
-                "10 Per-sample gradients: vmap(grad(loss))"),
+                "10 Per-sample gradients: vmap(grad(loss))",
+                "of a Function"),
         Message("missing a required argument",
-                "`forward` has a `ctx` beside a `setup_context`: leave it out",
+                "`torch.export` got fewer example inputs than `forward` takes; of a "
+                "Function: `ctx` beside a `setup_context`, leave it out",
                 "10 Per-sample gradients: vmap(grad(loss))"),
         Message("unsupported operand type(s) for *: 'NoneType'",
-                "`set_materialize_grads(False)`: no gradient arrived for an output: "
+                "`.grad` is None before the first `backward`, and where no gradient "
+                "arrives; in a `backward` with `set_materialize_grads(False)`, too: "
                 "ask `is None`",
-                "03 When no gradient arrives: set_materialize_grads",
-                "inside a `backward`"),
+                "03 When no gradient arrives: set_materialize_grads"),
         Message("Inference tensors cannot be saved for backward",
                 "a tensor made under `inference_mode`: `.clone()` it, or use "
                 "`no_grad`",
@@ -203,8 +231,9 @@ MESSAGES = {
                 "made of PyTorch's operations, else write a second Function for it",
                 "05 A backward in NumPy or C: once_differentiable"),
         Message("appears to not have been used in the graph",
-                "no path leads from the output to that tensor: detached, or None "
-                "returned",
+                "no path leads from the output to that tensor: detached, None returned, "
+                "or a slice made beside it, as `x[:, 0]`: ask for the gradient of `x`, "
+                "and cut that",
                 "03 The price: None travels on",
                 short=True),
         Message("appears to not have been used in the graph",
@@ -255,6 +284,10 @@ MESSAGES = {
         Message("object has no attribute '_fwd_used_autocast'",
                 "`custom_bwd` without `custom_fwd`, or with `setup_context`",
                 "17 Surprise: custom_fwd fails with setup_context"),
+        Message("missing 1 required keyword-only argument: 'device_type'",
+                "`custom_fwd` and `custom_bwd` of `torch.amp`: "
+                "`@custom_fwd(device_type=\"cuda\")`",
+                "17 custom_fwd and custom_bwd"),
         Message("Expected isFloatingType(grad.scalar_type())",
                 "an output that is an integer: `ctx.mark_non_differentiable`; a "
                 "complex gradient of a real input: `.real`",
@@ -300,6 +333,22 @@ MESSAGES = {
                 "`.grad` in another dtype than the parameter: `weight.grad_dtype`",
                 "17 Deeper: where PyTorch adds up in bfloat16: embedding, index and "
                 ".grad, with grad_dtype (2 minutes)"),
+        Message("attempting to assign a gradient of size",
+                "`.grad` is set in another shape than the parameter's: transposed, or "
+                "gradients in another order than the parameters",
+                "02 Leave out the sum"),
+        Message("don't support automatic differentiation",
+                "`functions with out=...`: leave `out=` out, or write under "
+                "`torch.no_grad()`",
+                "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
+        Message("pack hook is modifying its input in place",
+                "the tensor is used elsewhere: return another, `t.mul(2)` for "
+                "`t.mul_(2)`",
+                "24 Keep what backward needs in bfloat16 or in 8 bits"),
+        Message("cannot call binary pointwise function",
+                "two jagged nested tensors, made apart: give the second the offsets of "
+                "the first, `nested_tensor_from_jagged(values, first.offsets())`",
+                "23 Nested (ragged) tensors: through values()"),
         Message("Can't pickle",
                 "a lambda or a local class in the module; `MyFunction.apply` can be "
                 "pickled",
@@ -316,8 +365,9 @@ MESSAGES = {
                 "once, into names",
                 "12 Tickets instead of tensors: recompute"),
         Message("only integer tensors of a single element can be converted",
-                "`ctx.saved_tensors` is a tuple, also of one tensor: "
-                "`(x,) = ctx.saved_tensors`",
+                "a tensor as the index of a list or in `range`: `int(i)`, or stack the "
+                "list; in a `backward`, `ctx.saved_tensors` is a tuple, also of one "
+                "tensor: `(x,) = ctx.saved_tensors`",
                 "02 The same thing as a Function: forward, backward, ctx"),
         Message("A different number of tensors was saved during the original forward",
                 "`CheckpointError`, for the same reason; `debug=True` names the operation",
@@ -329,9 +379,10 @@ MESSAGES = {
     ],
     "Dtypes, devices, kernels": [
         Message("mat1 and mat2 must have the same dtype",
-                "a model in 16 bits and an input in float32, or the reverse: `x.to("
-                "weight.dtype)`, or leave the model in float32 and use autocast; "
-                "under autocast, a Function that got two dtypes: cast in its wrapper",
+                "an input in float64, as NumPy makes it: `x.float()`; or a model in 16 "
+                "bits and an input in float32: `x.to(weight.dtype)`, or autocast around "
+                "a float32 model; under autocast, a Function that got two dtypes: cast "
+                "in its wrapper",
                 "17 Autocast and a custom Function",
                 short=True),
         Message("expected m1 and m2 to have the same dtype",
@@ -339,25 +390,26 @@ MESSAGES = {
                 "wrapper, or `custom_bwd` is missing: backward runs outside of autocast",
                 "17 custom_fwd and custom_bwd"),
         Message("expected scalar type",
+                "two dtypes in one call: float64, as NumPy makes it, or 16 bits, beside "
+                "float32: cast one",
+                "24 A layer in bfloat16"),
+        Message("expected scalar type",
                 "backward runs outside of autocast: `custom_fwd` and `custom_bwd`, "
                 "or cast in the wrapper",
                 "17 custom_fwd and custom_bwd",
                 "inside a `backward`"),
-        Message("expected scalar type",
-                "two dtypes in one call: a float16 or bfloat16 weight, a float32 "
-                "input",
-                "24 A layer in bfloat16"),
         Message("expected scalar type",
                 "`data_ptr<float>()` of a tensor in another dtype, often under "
                 "autocast: `register_autocast`, or cast in the wrapper",
                 "17 register_autocast for an operator",
                 "in a kernel in C++ or CUDA"),
         Message("Found dtype",
-                "a loss got two dtypes, often a float16 output and a float32 target: "
-                "cast one",
+                "a loss got two dtypes, often a target in float64, as NumPy makes it, or "
+                "an output in float16: cast one",
                 "24 A layer in bfloat16"),
         Message("not implemented for 'BFloat16'",
-                "this kernel has no such dtype, nor `'Float8_e4m3fn'`: compute in "
+                "this kernel has no such dtype, nor `'Half'`, `'Long'` (integers) or "
+                "`'Float8_e4m3fn'`: compute in "
                 "float32, and cast back; in a kernel of your own, add it to the "
                 "`switch` or to `AT_DISPATCH`",
                 "17 Save for backward in bfloat16"),
@@ -366,8 +418,8 @@ MESSAGES = {
                 "`register_kernel`, or `.to_dense()`",
                 "09 Deeper: a kernel for each device (1 minute)"),
         Message("Expected all tensors to be on the same device",
-                "a tensor that `forward` made, a buffer not registered, or a default "
-                "device",
+                "the input or the target was not moved: `x.to(device)`; or a tensor that "
+                "`forward` made, a buffer not registered, a default device",
                 "06 Buffers: moved and saved, but not trained"),
         Message("Multiplication of two Float8_e5m2",
                 "`torch._scaled_mm`: one factor in e4m3, the second stored by "
@@ -399,6 +451,10 @@ MESSAGES = {
                 "machine with one, a torch with CUDA",
                 "15 Deeper: a Triton kernel with a gradient: triton_op and "
                 "register_autograd (2 minutes)"),
+        Message("Found no NVIDIA driver",
+                "or `Torch not compiled with CUDA enabled`, of a torch for the CPU: ask "
+                "`torch.cuda.is_available()` first; a container needs `--gpus all`",
+                "00 Will it run on this machine?"),
         Message("CompilationError",
                 "of Triton: the line below names what `@triton.jit` does not know, such as "
                 "a size that is no `tl.constexpr` or no power of two",
@@ -412,7 +468,7 @@ MESSAGES = {
                 "architecture with `+PTX`",
                 "16 Deeper: a wheel for each CUDA version (3 minutes)"),
         Message("no kernel image is available for execution on the device",
-                "the kernel was not compiled for this GPU's architecture: "
+                "PyTorch, or your kernel, was not compiled for this GPU: another torch; "
                 "`TORCH_CUDA_ARCH_LIST`, or compile at run time",
                 "07 Deeper: compile with NVRTC, and launch (3 minutes)"),
         Message("permitted when stream is capturing",
@@ -433,6 +489,11 @@ MESSAGES = {
                 "`torch.autograd` inside a transform: take `torch.func.grad`, "
                 "`jacrev` or `hessian`",
                 "10 Per-sample gradients: vmap(grad(loss))"),
+        Message("to return a scalar Tensor",
+                "`torch.func.grad` of a function with several elements: sum, or take "
+                "`jacrev`; of one that returns a tuple (`to return a Tensor`): "
+                "`has_aux=True`",
+                "10 What a Jacobian costs: jacrev and jacfwd"),
         Message("would mutate a captured Tensor",
                 "under `torch.func`, the function writes into a tensor that is not its "
                 "argument, often a batch norm's counter: `eval()`, a group norm, or "
@@ -447,6 +508,18 @@ MESSAGES = {
                 "12 Tickets instead of tensors: recompute"),
         Message("does not have vmap support",
                 "no `vmap` method, and no `generate_vmap_rule = True`",
+                "10 A rule for vmap: generate_vmap_rule, or your own"),
+        Message("same size in the mapped dimension",
+                "`vmap` maps over every argument, a dict of parameters, too: "
+                "`in_dims=(None, 0)` for what has no batch",
+                "10 Per-sample gradients: vmap(grad(loss))"),
+        Message("Got in_dim=0 for",
+                "a number, or a tensor without dimensions, among the arguments of "
+                "`vmap`: `in_dims=(0, None)`",
+                "10 Per-sample gradients: vmap(grad(loss))"),
+        Message("We do not support batching operators that can",
+                "`output dynamic shape`: a boolean mask, `nonzero` or `unique` under "
+                "`vmap`: `torch.where(mask, x, 0)`",
                 "10 A rule for vmap: generate_vmap_rule, or your own"),
         Message("both generate_vmap_rule=True and",
                 "a `vmap` method and `generate_vmap_rule = True`: leave one out",
@@ -480,8 +553,8 @@ MESSAGES = {
                 "`vmap` goes inside `torch.compile`",
                 "19 The matrix: which way of writing works where"),
         Message("doesn't match the broadcast shape",
-                "under `vmap`, `z += x` into a tensor without the batch: make it with "
-                "`x.new_zeros(…)`",
+                "`z += x` would make `z` larger: `z = z + x`; under `vmap`, `z` lacks the "
+                "batch: make it with `x.new_zeros(…)`",
                 "10 A rule for vmap: generate_vmap_rule, or your own"),
         Message("Batch norm got a batched tensor",
                 "`vmap` over a batch norm that updates its statistics: "
@@ -555,6 +628,10 @@ MESSAGES = {
                 "export: `torch.where`, or `torch.cond`",
                 "23 A branch on a tensor's elements: torch.where, torch.cond",
                 short=True),
+        Message("returning intermediate with requires_grad_()",
+                "in a compiled function: return `y.detach()`, or call "
+                "`requires_grad_()` on the result outside",
+                "09 Breaks that you can remove: a print, an if"),
         Message("Failed to trace builtin operator",
                 "a `print` or another call of Python's own under `fullgraph=True`",
                 "09 Breaks that you can remove: a print, an if"),
@@ -581,6 +658,17 @@ MESSAGES = {
                 "an exported program got another size than its example had: name the size "
                 "in `dynamic_shapes` at the export",
                 "23 Export with dynamic shapes: Dim"),
+        Message("its top-level keys must be the arg names",
+                "`dynamic_shapes`: the names of `forward`'s arguments, or a tuple in "
+                "their order",
+                "23 Export with dynamic shapes: Dim"),
+        Message("Calling train() is not supported yet",
+                "or `eval()`, of an exported program: call it before, and export twice",
+                "09 Export: torch.export"),
+        Message("was assigned during export",
+                "a warning: `self.h = …` in `forward`, which the export loses: "
+                "`register_buffer(\"h\", …)` first",
+                "06 Buffers: moved and saved, but not trained"),
         Message("Encountered aliasing during higher order op tracing",
                 "a branch of `torch.cond` returns its input: `clone()`",
                 "09 Breaks that you can remove: a print, an if"),
@@ -673,7 +761,8 @@ MESSAGES = {
                 "09 A name and a promise: custom_op and register_fake"),
         Message("Unsupported: call to a callable object",
                 "`forward` or an argument is an object that the compiler cannot "
-                "follow",
+                "follow; what leaves it alone: `disable`, `allow_in_graph`, "
+                "`nonstrict_trace`, `leaf_function`",
                 "09 Deeper: what a compiler leaves alone: disable, allow_in_graph, "
                 "nonstrict_trace, leaf_function (7 minutes)"),
     ],
@@ -705,9 +794,9 @@ MESSAGES = {
                 "follows, `[…]` if the list is the only one",
                 "23 An operator that takes or returns a list of tensors"),
         Message("not enough values to unpack (expected 2, got 1)",
-                "the name of a `custom_op` needs a namespace: `ns::name`",
-                "09 A name and a promise: custom_op and register_fake",
-                "from `custom_op`"),
+                "the name of a `custom_op` needs a namespace: `ns::name`; in a "
+                "`backward`: `ctx.saved_tensors` holds what `save_for_backward` got",
+                "09 A name and a promise: custom_op and register_fake"),
         Message("Expected a value of type",
                 "an argument is not of the type that the schema says, such as a float "
                 "for an `int`",
@@ -716,6 +805,14 @@ MESSAGES = {
                 "`custom_op` reads annotations: annotate each argument and the "
                 "result, or pass `schema=`; `mutates_args` names arguments",
                 "09 A name and a promise: custom_op and register_fake"),
+        Message("kwarg-only Tensor args",
+                "a tensor behind `*` in an operator's signature: before it; numbers may "
+                "stay, `setup_context(ctx, inputs, keyword_only_inputs, output)`",
+                "09 Its derivative: register_autograd"),
+        Message("incompatible function arguments",
+                "of pybind11: None, a number or an array for a tensor, a name, or too "
+                "few; compare with the types that it lists",
+                "08 pybind11 or TORCH_LIBRARY: what PyTorch knows"),
         Message("has unsupported type",
                 "an operator takes tensors, numbers, strings and lists of them: keep "
                 "another object in a dict, and pass its key, an int; a class of your own "
@@ -731,8 +828,9 @@ MESSAGES = {
                 "`torch.export.load`",
                 "23 Export a model that holds an operator or a Function"),
         Message("Weights only load failed",
-                "the file holds a tensor subclass: "
-                "`torch.serialization.safe_globals([YourClass])`",
+                "the file holds more than tensors: a whole model, a class, NumPy's "
+                "numbers, a tensor subclass: save a `state_dict`; or trust the class "
+                "that the message names, `torch.serialization.safe_globals([…])`",
                 "18 Deeper: a file with a tensor of your own: weights_only and "
                 "safe_globals (2 minutes)"),
         Message("cannot be accessed from Triton",
@@ -750,8 +848,9 @@ MESSAGES = {
                 "kernel: `torch.library.register_fake`",
                 "09 A name and a promise: custom_op and register_fake"),
         Message("when making fake tensor call",
-                "the fake kernel fails, or takes other arguments than the operator: "
-                "`missing 1 required positional argument`",
+                "an operation fails, as it would uncompiled: shapes, dtypes; or a fake "
+                "kernel takes other arguments than its operator: `missing 1 required "
+                "positional argument`",
                 "09 What is promised must hold: opcheck"),
         Message("Multiple dispatch failed",
                 "or `unsupported operand type(s)`: a tensor subclass, or a fake tensor, met an operation that is not in "

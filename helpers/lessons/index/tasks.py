@@ -14,6 +14,7 @@ class Task(NamedTuple):
 
 FUNCTION = "22 One Function with everything"
 OPERATOR = "23 One operator with everything: custom_op"
+HESSIAN = "22 A Hessian or a Gauss-Newton matrix times a vector, and a Newton step"
 
 TASKS = {  # by what they are about
     "Write": [
@@ -60,10 +61,6 @@ TASKS = {  # by what they are about
              "22 Freeze a part of a parameter: some rows of an embedding",
              "06 Tied weights, frozen weights",
              "a step of AdamW"),
-        Task("freeze a part of a batch: `torch.where(mask, x, x.detach())`",
-             "22 Stop a gradient: a branch, or a part of a batch",
-             "13 Straight-through in plain operations: detach",
-             "the gradient of each row"),
         Task("write a custom loss function (label smoothing)",
              "22 A custom loss function: label smoothing",
              "22 A custom loss function: label smoothing",
@@ -88,17 +85,12 @@ TASKS = {  # by what they are about
              "helpers/ops/sinh.py",
              "03 What may live on ctx, and what save_for_backward is for",
              "`examine` of the doctor"),
-        Task("see or change a gradient on its way (`register_hook`)",
+        Task("see or change a gradient on its way (`register_hook`), or read that of an "
+             "intermediate tensor: `h.retain_grad()` before `backward()`",
              "22 See, change, clip a gradient: register_hook, retain_grad",
              "11 Deeper: see, clip and scale a gradient with hooks: register_hook "
              "(5 minutes)",
-             "print the gradient in the hook"),
-        Task("read the gradient of an intermediate tensor: `h.retain_grad()` before "
-             "`backward()`",
-             "22 See, change, clip a gradient: register_hook, retain_grad",
-             "11 Deeper: see, clip and scale a gradient with hooks: register_hook "
-             "(5 minutes)",
-             "`h.grad`"),
+             "`h.grad`, and what the hook prints"),
         Task("log or clip the gradient norm of each layer (a hook, `clip_grad_norm_`)",
              "24 Log and clip the gradient norm of every parameter and every layer",
              "11 Deeper: see, clip and scale a gradient with hooks: register_hook "
@@ -126,10 +118,11 @@ TASKS = {  # by what they are about
              "22 See, change, clip a gradient: register_hook, retain_grad",
              "03 Deeper: clip a gradient inside the network (3 minutes)",
              "a gradient above the limit"),
-        Task("stop a gradient in one branch (`detach`)",
+        Task("stop a gradient in one branch (`detach`), or freeze a part of a batch: "
+             "`torch.where(mask, x, x.detach())`",
              "22 Stop a gradient: a branch, or a part of a batch",
              "13 Straight-through in plain operations: detach",
-             "the gradient of each branch"),
+             "the gradient of each branch, or row"),
         Task("train through rounding, quantization (LSQ, fake quantization), a "
              "sign, a spike or a step of my own (straight-through, surrogate)",
              "helpers/ops/straight_through.py",
@@ -176,12 +169,8 @@ TASKS = {  # by what they are about
              "22 See or count every operation, also in backward: TorchDispatchMode",
              "18 Where autograd sits",
              "print the operations"),
-        Task("write a tensor subclass (`__torch_dispatch__`, `__torch_function__`)",
-             "22 A tensor subclass with a storage of its own: quantized weights",
-             "18 A matrix that is never made",
-             "what type the gradient has"),
-        Task("store a weight in another form, and let `nn.Linear` take it "
-             "(quantized weights)",
+        Task("write a tensor subclass (`__torch_dispatch__`, `__torch_function__`), "
+             "such as a weight in another form, for `nn.Linear` (quantized weights)",
              "22 A tensor subclass with a storage of its own: quantized weights",
              "18 A matrix that is never made",
              "what type the gradient has"),
@@ -189,14 +178,11 @@ TASKS = {  # by what they are about
              "helpers/ops/linear.py",
              "06 What a module registers: nn.Parameter, nn.Buffer, children",
              "`state_dict`, loaded again"),
-        Task("tie two weights, or freeze one",
+        Task("tie two weights, also under a parametrization (`weight_norm`), or "
+             "freeze one",
              "22 Tie two weights, also under a parametrization",
              "06 Tied weights, frozen weights",
-             "`is`, after loading and copying"),
-        Task("tie two weights that have a parametrization (`weight_norm`)",
-             "22 Tie two weights, also under a parametrization",
-             "06 Tied weights, frozen weights",
-             "count the parameters"),
+             "`is`, after loading and copying; count the parameters"),
         Task("load a checkpoint whose names have changed (`load_state_dict`)",
              "22 Load a checkpoint whose names have changed",
              "06 Rename a parameter: register_load_state_dict_pre_hook",
@@ -242,10 +228,6 @@ TASKS = {  # by what they are about
              "22 A tensor subclass with a storage of its own: quantized weights",
              "18 Which one?",
              "what type the gradient has"),
-        Task("use a Function in `nn.Sequential`, pickle it and spawn it",
-             "23 Copy and pickle a module that calls an operator or a Function",
-             "23 Copy and pickle a module that calls an operator or a Function",
-             "pickle the model"),
         Task("have a sparse gradient for an embedding (`sparse=True`)",
              "24 A sparse gradient of an embedding",
              "13 Deeper: the gradient of sort and of the top k (7 minutes)",
@@ -295,16 +277,13 @@ TASKS = {  # by what they are about
              "23 One graph for many shapes: dynamic=True",
              "09 One graph for many shapes: dynamic=True",
              "count the graphs"),
-        Task("export a model with an operator of my own",
-             "23 Export a model that holds an operator or a Function",
-             "09 Export: torch.export",
-             "load the file in a new process"),
-        Task("export a model that holds a Function (`torch.export`, strict or not)",
+        Task("export a model with an operator of my own or a Function "
+             "(`torch.export`, strict or not)",
              "23 Export a model that holds an operator or a Function",
              "09 Export: torch.export",
              "load the file in a new process, and train it further"),
-        Task("copy or pickle a model that holds an operator: call it in `forward`, "
-             "keep no attribute",
+        Task("copy, pickle or spawn a model that holds a Function or an operator: "
+             "call it in `forward`, keep no attribute",
              "23 Copy and pickle a module that calls an operator or a Function",
              "23 Copy and pickle a module that calls an operator or a Function",
              "pickle the model"),
@@ -320,7 +299,8 @@ TASKS = {  # by what they are about
              "23 An operator that writes into a buffer or a cache: mutates_args",
              "16 Deeper: an operator that writes into its argument, Tensor(a!) (4 minutes)",
              "the buffer, compiled and not"),
-        Task("give an operator a kernel for each device (`device_types`, `register_kernel`)",
+        Task("give an operator a kernel for each device, such as MPS (`device_types`, "
+             "`register_kernel`)",
              "23 A kernel for each device: register_kernel, MPS",
              "09 Deeper: a kernel for each device (1 minute)",
              "call it on each device"),
@@ -341,10 +321,6 @@ TASKS = {  # by what they are about
              "23 Export with dynamic shapes: Dim",
              "23 Export with dynamic shapes: Dim",
              "another size, loaded"),
-        Task("give an operator a kernel for MPS (`register_kernel`)",
-             "23 A kernel for each device: register_kernel, MPS",
-             "09 Deeper: a kernel for each device (1 minute)",
-             "a tensor on each device"),
         Task("branch on a tensor's elements in compiled or exported code "
              "(`torch.where`, `torch.cond`)",
              "23 A branch on a tensor's elements: torch.where, torch.cond",
@@ -384,9 +360,13 @@ TASKS = {  # by what they are about
              "`gradgradcheck`, at 0 and far out; compiled, too"),
         Task("multiply a Hessian by a vector (`hvp`, or `jvp` of `grad`), take a "
              "Newton step",
-             "22 A Hessian times a vector, and a Newton step",
+             HESSIAN,
              "05 A Hessian times a vector, without the Hessian",
              "compare with `func.hessian`"),
+        Task("multiply a generalized Gauss-Newton matrix (GGN) by a vector",
+             HESSIAN,
+             "05 A Hessian times a vector, without the Hessian",
+             "the whole matrix, and its sign"),
         Task("differentiate through an optimizer step (MAML, `functional_call`)",
              "22 Differentiate through an optimizer step (MAML)",
              "05 A gradient that can be differentiated: create_graph=True",
@@ -527,6 +507,10 @@ TASKS = {  # by what they are about
              "17 Deeper: where PyTorch adds up in bfloat16: embedding, index and "
              ".grad, with grad_dtype (2 minutes)",
              "1,000 gradients of 1, and a step of the optimizer"),
+        Task("keep weights in bf16 without a float32 copy (stochastic rounding)",
+             "24 Stochastic rounding: small steps of a weight in bfloat16",
+             "17 A sum that stops growing",
+             "the average, and many small steps"),
         Task("keep a layer in bf16 inside a float32 model",
              "24 A layer in bfloat16",
              "17 Autocast and a custom Function",
@@ -616,10 +600,19 @@ TASKS = {  # by what they are about
              "23 Sum over rows in a backward kernel, without atomicAdd",
              "15 Deeper: the same in Triton (12 minutes)",
              "Triton's interpreter"),
-        Task("write a C++ operator (`TORCH_LIBRARY`, `load_inline`)",
+        Task("write a C++ operator for a package (`TORCH_LIBRARY`)",
              "helpers/template/project/",
              "08 C++ that knows tensors",
              "a transposed input"),
+        Task("call C++ from a string in a script (`load_inline`)",
+             "23 C++ in a string: load_inline",
+             "08 The schema, the key and the build",
+             "`opcheck`, and a transposed input"),
+        Task("bring a device of my own to PyTorch (a backend, `PrivateUse1`; "
+             "[PyTorch's tutorial](https://docs.pytorch.org/tutorials/advanced/privateuseone.html))",
+             "23 A device of your own: PrivateUse1",
+             "23 A device of your own: PrivateUse1",
+             "the CPU"),
         Task("ship a wheel for several torches (stable ABI, `py_limited_api`)",
              "helpers/template/project/",
              "16 The wheel",
