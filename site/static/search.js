@@ -147,6 +147,7 @@ const holdingMost = async (pagefind, asked) => {
 // A section as it is shown: what its words are, without the heading, from the sentence on that
 // holds the first of the words; null if it holds none.
 const LITERALLY = 4; // what it counts that a heading holds all that was typed
+const TOGETHER = 1; // that two words stand in a heading as they were typed: "graph break"
 const NAMED = 6; // that a name of the section is just what was typed
 const DEEPER = 1; // what stands beside the way through a chapter comes after it
 const WHOLE = 2; // a chapter as a whole stands behind the section that answers
@@ -175,7 +176,9 @@ const section = ({ url, meta, content, rank }, asked, typed) => {
     const both = asked.filter(({ word }) => says.has(stem(word)));
     return both.length / (says.size || 1) * both.reduce((sum, one) => sum + one.weight, 0) / sought;
   };
-  const heading = inHeading.reduce((sum, one) => sum + one, 0)
+  const inPairs = asked.slice(1).filter(({ word }, place) =>
+    title.toLowerCase().includes(`${asked[place].word} ${stem(word)}`)).length;
+  const heading = inHeading.reduce((sum, one) => sum + one, 0) + TOGETHER * inPairs
     + NAMED * Math.max(...[title, ...called.split(/[,，]/)].map(named))
     + LITERALLY * title.toLowerCase().includes(typed);
   if (!places.length && !heading) return null;
