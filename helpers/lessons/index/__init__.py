@@ -70,7 +70,7 @@ def briefly(place):
     Not for tasks: the pages' search reads there which section answers them.
     """
     name = short_name(place).replace("Deeper: ", "")
-    return re.match(r"\d\d( \S+?){2,}?(?=: )|\d\d( \S+?){3,}?(?=[,;] )|.+", name)[0]
+    return re.match(r"\d\d( \S+?){2,}?(?=: )|\d\d( \S+?){2,}?(?=[,;] )|.+", name)[0]
 
 
 def source(copy, folder=None):

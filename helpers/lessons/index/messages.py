@@ -166,11 +166,10 @@ MESSAGES = {
                 "03 A constant argument: its gradient is None",
                 "inside a `backward`"),
         Message("must be contiguous",
-                "a kernel's own check: the gradient of a `sum` or `expand` is not: "
-                "`grad_output.contiguous()`",
+                "a kernel's own check, which a transposed tensor fails, and the gradient of "
+                "a `sum` or `expand`: `.contiguous()`",
                 "07 Deeper: AssertionError in backward: the gradient of a sum is not "
-                "contiguous (3 minutes)",
-                "inside a `backward`"),
+                "contiguous (3 minutes)"),
         Message("expected Variable or None",
                 "`backward` returned a number, a list or an array: return a tensor, a "
                 "tuple of tensors, or None",
@@ -379,7 +378,8 @@ MESSAGES = {
     ],
     "Dtypes, devices, kernels": [
         Message("mat1 and mat2 must have the same dtype",
-                "an input in float64, as NumPy makes it: `x.float()`; or a model in 16 "
+                "an input in float64, as NumPy makes it: `x.float()` (a convolution says "
+                "`Input type … should be the same`); or a model in 16 "
                 "bits and an input in float32: `x.to(weight.dtype)`, or autocast around "
                 "a float32 model; under autocast, a Function that got two dtypes: cast "
                 "in its wrapper",
@@ -607,7 +607,8 @@ MESSAGES = {
                 "a DTensor met an operator of your own: `register_sharding`",
                 "24 Tell DTensor how an operator may be cut: register_sharding"),
         Message("fork-based multiprocessing",
-                "a process was forked after a backward pass: start it by \"spawn\"",
+                "a process was forked after a backward pass (or after a use of a GPU: "
+                "`Cannot re-initialize CUDA in forked subprocess`): start it by \"spawn\"",
                 "23 Copy and pickle a module that calls an operator or a Function"),
         Message("got mixed torch.Tensor and DTensor",
                 "a plain tensor beside a cut one: a buffer, or `forward` called "
@@ -685,8 +686,8 @@ MESSAGES = {
                 "attribute: make it an operator, or leave `fullgraph` out",
                 "09 Breaks that you can remove: a print, an if"),
         Message("trace_autograd_ops=False",
-                "`torch.autograd.grad` inside what is compiled: take "
-                "`torch.func.vjp`, or switch it on",
+                "`torch.autograd.grad` (or `Unsupported Tensor.backward() call`) inside what "
+                "is compiled: leave it outside, take `torch.func.vjp`, or switch it on",
                 "09 Deeper: torch.autograd.grad in a compiled function, and "
                 "trace_autograd_ops (4 minutes)"),
         Message("non-empty donated buffers",
@@ -772,9 +773,9 @@ MESSAGES = {
                 "`forward`",
                 "23 Copy and pickle a module that calls an operator or a Function"),
         Message("_OpNamespace",
-                "no such operator in this process: import the module that defines it, "
-                "or load its library, before `register_fake`: `operator … does not "
-                "exist`; keep a `Library` in a global name",
+                "no such operator in this process (`operator … does not exist`): import "
+                "the module that defines it, or load its library, first; a "
+                "`torchvision` must fit torch; keep a `Library` in a global name",
                 "23 Export a model that holds an operator or a Function"),
         Message("Only a single TORCH_LIBRARY can be used to register the namespace",
                 "two libraries define one namespace: take a name of your own; after "

@@ -610,9 +610,9 @@ TASKS = {  # by what they are about
              "`opcheck`, and a transposed input"),
         Task("bring a device of my own to PyTorch (a backend, `PrivateUse1`; "
              "[PyTorch's tutorial](https://docs.pytorch.org/tutorials/advanced/privateuseone.html))",
-             "23 A device of your own: PrivateUse1",
-             "23 A device of your own: PrivateUse1",
-             "the CPU"),
+             "23 A kernel for each device: register_kernel, MPS",
+             "09 Deeper: a kernel for each device (1 minute)",
+             "the numbers of the CPU"),
         Task("ship a wheel for several torches (stable ABI, `py_limited_api`)",
              "helpers/template/project/",
              "16 The wheel",
