@@ -65,7 +65,8 @@ const attempts = (() => {
     const cases = asked.cases.map(({ given, expected, ...more }) =>
       ({ given: given.map(valueOf), expected: valueOf(expected), ...more }));
     const mine = cases.map(({ given }) => outcome(line, names, given));
-    const beyond = mine.find(value => value instanceof Beyond);
+    const beyond = mine.find(value => value instanceof Beyond)
+      ?? (asked.tuples && mine.some(Array.isArray) ? new Beyond(line) : null);
     if (beyond) return ["○", at(number, filled(words.beyond, { what: beyond.message }))];
     const wrong = cases.map(({ expected, where, sentence }, n) => {
       const error = mine[n] instanceof Wrong && filled(words[mine[n].kind], mine[n].gaps);

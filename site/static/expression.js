@@ -71,9 +71,13 @@ const evaluated = (() => {
     const n = Math.max(shape.length, 1), d = typeof dim === "bigint" ? Number(dim) : beyond("dim");
     return d < -n || d >= n ? wrong("dim", { dim: d, shape: said(shape) }) : (d + n) % n;
   };
-  const dimsOf = (shape, dims) => !shape.length || dims === null || dims.length === 0
-    ? shape.map((_, dim) => dim) : [dims].flat().map(dim => dimOf(shape, dim));
+  const everyDim = shape => shape.map((_, dim) => dim);
+  const dimsOf = (shape, dims) => {
+    const all = dims === null || dims.length === 0 ? everyDim(shape) : [dims].flat().map(dim => dimOf(shape, dim));
+    return new Set(all).size === all.length ? all : beyond("dim");
+  };
   const reduced = (f, dtype, x, dim, keepdim) => { // f of the list of elements along dimensions
+    if (typeof keepdim !== "boolean" || keepdim && dim === null) beyond("keepdim");
     const dims = dimsOf(x.shape, dim), sizes = wanted => x.shape.map((n, d) => dims.includes(d) === wanted ? n : 1);
     const all = built(sizes(false), dtype, place => {
       const list = [];
@@ -95,7 +99,7 @@ const evaluated = (() => {
   const permuted = (x, order) => built(order.map(dim => x.shape[dim]), x.dtype,
     place => x.at(order.map((_, dim) => place[order.indexOf(dim)])), false);
   const transposed = (x, one, other) => {
-    const order = dimsOf(x.shape, null), [a, b] = [dimOf(x.shape, one), dimOf(x.shape, other)];
+    const order = everyDim(x.shape), [a, b] = [dimOf(x.shape, one), dimOf(x.shape, other)];
     [order[a], order[b]] = [order[b], order[a]];
     return permuted(x, order.slice(0, x.shape.length));
   };
@@ -150,10 +154,9 @@ const evaluated = (() => {
       return isSlice(index) ? sliced(x.length, index).map(i => x[i]) : beyond("[…]");
     }
     const asked = isTensor(x) ? [index].flat() : beyond("[…]");
-    const rest = x.shape.length - asked.filter(one => one !== null && one !== "...").length;
+    const rest = x.shape.length - asked.filter(one => one !== null).length;
     if (rest < 0) wrong("indices", { shape: said(x.shape) });
-    const dots = asked.indexOf("..."), all = Array(rest).fill({ slice: true });
-    asked.splice(dots < 0 ? asked.length : dots, dots < 0 ? 0 : 1, ...all);
+    asked.push(...Array(rest).fill({ slice: true }));
     const shape = [], from = []; // of each dimension of x, the index for a place
     for (const one of asked) {
       const size = x.shape[from.length], at = shape.length;
@@ -184,7 +187,9 @@ const evaluated = (() => {
   const inPython = (op, a, b) => { // neither is a tensor
     if (!isNumber(a) || !isNumber(b) || "&|^".includes(op)) beyond(op);
     if (COMPARISONS.includes(op)) return OPERATIONS[op](Number(a), Number(b));
-    if ("//%".includes(op) && Number(b) === 0) wrong("zero");
+    const inWhole = ["//", "%"].includes(op);
+    if (inWhole && (typeof a !== "bigint" || typeof b !== "bigint")) beyond(op);
+    if ((inWhole || op === "/") && Number(b) === 0) wrong("zero");
     const result = OPERATIONS[op](Number(a), Number(b));
     if (Number.isNaN(result) || Math.abs(result) > 2 ** 53) beyond(op); // complex; inexact
     const whole = typeof a !== "number" && typeof b !== "number" && op !== "/" && !(op === "**" && b < 0);
@@ -196,16 +201,16 @@ const evaluated = (() => {
     const dtype = common(a, b), kind = category(dtype);
     if (COMPARISONS.includes(op)) return elementwise(OPERATIONS[op], dtype, "bool", a, b);
     if ("&|^".includes(op) && kind === FLOAT) wrong(op === "^" ? "power" : "bits");
-    if (op === "-" && [a, b].some(one => one.dtype === "bool")) wrong("minus");
+    if (op === "-" && [a, b].some(one => one.dtype === "bool" || typeof one === "boolean")) wrong("minus");
     if (dtype === "bool" && "+*".includes(op)) return operated(op === "+" ? "|" : "&", a, b);
-    if (kind < FLOAT && ["//", "%", "**"].includes(op)) beyond(op);
+    if (["//", "%"].includes(op) || kind < FLOAT && op === "**") beyond(op);
     const result = op === "/" ? floating(dtype) : dtype;
     return elementwise(OPERATIONS[op], result, result, a, b);
   };
   const isTrue = value => !isTensor(value) ? (Array.isArray(value) ? value.length > 0 : Boolean(value))
     : value.data.length === 1 ? value.data[0] !== 0 : wrong("truth");
   const negated = value => isTensor(value) ? FUNCTIONS.neg[1](value) : inPython("-", 0n, value);
-  const inverted = value => value.dtype === "bool" ? FUNCTIONS.logical_not[1](value)
+  const inverted = value => value?.dtype === "bool" ? FUNCTIONS.logical_not[1](value)
     : isTensor(value) && category(value.dtype) === FLOAT ? wrong("bits") : beyond("~");
 
   // ---- Functions and methods, {name: [parameters, f]}; the first parameter is a method's tensor.
@@ -214,7 +219,8 @@ const evaluated = (() => {
   const [least, most] = [Math.min, Math.max].map(nanOr);
   const alike = f => (...values) => elementwise(f, common(...values), common(...values), ...values);
   const clamped = (x, low, high) => {
-    if (low === null && high === null) beyond("clamp");
+    const given = [low, high].filter(bound => bound !== null);
+    if (!given.length || given.some(isTensor) !== given.every(isTensor) || category(x.dtype) < FLOAT) beyond("clamp");
     const above = low === null ? x : alike(most)(x, low);
     return high === null ? above : alike(least)(above, high);
   };
@@ -222,14 +228,17 @@ const evaluated = (() => {
     const dtype = mask.dtype === "bool" ? common(one, other) : beyond("where");
     return elementwise((m, a, b) => m ? a : b, dtype, dtype, mask, one, other);
   };
-  const likeIt = (x, value) => elementwise(() => value, x.dtype, x.dtype, x);
+  const likeIt = (x, value) => isNumber(value) && category(x.dtype) === FLOAT
+    ? elementwise(() => value, x.dtype, x.dtype, x) : beyond("…_like");
   const rolled = (x, shifts, dims) => {
     if (dims === null) return reshaped(rolled(reshaped(x, -1n), shifts, 0n), x.shape.map(BigInt));
-    const [d, by] = [dimOf(x.shape, dims), typeof shifts === "bigint" ? Number(shifts) : beyond("roll")];
+    const [[d], [by]] = [dimsOf(x.shape, dims), sizesOf([shifts])];
+    if (!x.shape.length || [dims].flat().length > 1 || [shifts].flat().length > 1) beyond("roll");
     return built(x.shape, x.dtype, place => x.at(place.map((i, k) => k === d ? modulo(i - by, x.shape[k]) : i)));
   };
-  const chunked = (x, count, dim) => {
-    const d = dimOf(x.shape, dim), each = Math.ceil(x.shape[d] / Number(count)), parts = [];
+  const parted = (x, each, dim) => { // parts of a size along a dimension
+    const d = dimOf(x.shape, dim), parts = [];
+    if (!x.shape.length || !(each > 0)) beyond("split");
     for (let start = 0; start < x.shape[d]; start += each) {
       const part = { slice: true, start: BigInt(start), stop: BigInt(start + each) };
       parts.push(indexed(x, x.shape.map((_, k) => k === d ? part : { slice: true })));
@@ -238,13 +247,11 @@ const evaluated = (() => {
   };
   const along = (f, whole) => ["x dim=None keepdim=False", (x, dim, keepdim) =>
     reduced(f, category(x.dtype) === FLOAT ? x.dtype : whole ?? beyond("mean"), x, dim, keepdim)];
-  const pairwise = (name, f) => ["x other", (a, b) => isTensor(b) ? alike(f)(a, b) : wrong("number", { name })];
+  const pairwise = (name, f) => ["x other", (a, b) => !isTensor(b) ? wrong("number", { name })
+    : name === "logaddexp" && category(common(a, b)) < FLOAT ? beyond(name) : alike(f)(a, b)];
   const FUNCTIONS = {
     sum: along(total, "int64"),
     mean: along(list => total(list) / list.length),
-    amax: along(list => list.reduce(most)),
-    amin: along(list => list.reduce(least)),
-    prod: ["x", x => along(product, "int64")[1](x, null, false)],
     maximum: pairwise("maximum", most),
     minimum: pairwise("minimum", least),
     logaddexp: pairwise("logaddexp", (a, b) => a === b ? a + Math.LN2 : Math.max(a, b) + Math.log1p(Math.exp(-Math.abs(a - b)))),
@@ -252,77 +259,68 @@ const evaluated = (() => {
     clip: ["x min=None max=None", clamped],
     masked_fill: ["x mask value", (x, mask, value) => where(mask, likeIt(x, value), x)],
     neg: ["x", x => x.dtype === "bool" ? wrong("minus") : alike(n => -n)(x)],
-    logical_not: ["x", x => elementwise(n => !n, x.dtype, "bool", x)],
+    logical_not: ["x", x => elementwise(n => n === 0, x.dtype, "bool", x)],
     ones_like: ["x", x => likeIt(x, 1)],
     zeros_like: ["x", x => likeIt(x, 0)],
-    full_like: ["x value", likeIt],
-    t: ["x", x => x.shape.length > 2 ? beyond("t") : permuted(x, dimsOf(x.shape, null).reverse())],
+    t: ["x", x => x.shape.length > 2 ? beyond("t") : permuted(x, everyDim(x.shape).reverse())],
     transpose: ["x dim0 dim1", transposed],
-    permute: ["x *", (x, ...dims) => permuted(x, dimsOf(x.shape, dims.flat()))],
+    permute: ["x *", (x, ...dims) => dims.flat().length === x.shape.length
+      ? permuted(x, dimsOf(x.shape, dims.flat())) : beyond("permute")],
     reshape: ["x *", reshaped],
     view: ["x *", viewed],
-    view_as: ["x other", (x, other) => viewed(x, other.shape.map(BigInt))],
-    reshape_as: ["x other", (x, other) => reshaped(x, other.shape.map(BigInt))],
-    flatten: ["x", x => reshaped(x, -1n)],
     expand: ["x *", expanded],
     expand_as: ["x other", (x, other) => expanded(x, other.shape.map(BigInt))],
     unsqueeze: ["x dim", unsqueezed],
-    squeeze: ["x dim=None", (x, dim) => {
-      const dims = dimsOf(x.shape, dim);
-      return x.shaped(x.shape.filter((n, d) => n !== 1 || !dims.includes(d)));
-    }],
     flip: ["x *", (x, ...dims) => {
       const turned = dims.length ? dimsOf(x.shape, dims.flat()) : beyond("flip");
       return built(x.shape, x.dtype, place => x.at(place.map((i, d) => turned.includes(d) ? x.shape[d] - 1 - i : i)));
     }],
     roll: ["x shifts dims=None", rolled],
-    chunk: ["x count dim=0", chunked],
+    chunk: ["x count dim=0", (x, count, dim) => typeof count === "bigint"
+      ? parted(x, Math.ceil(x.shape[dimOf(x.shape, dim)] / Number(count)), dim) : beyond("chunk")],
+    split: ["x each dim=0", (x, each, dim) => typeof each === "bigint" ? parted(x, Number(each), dim) : beyond("split")],
     size: ["x dim=None", (x, dim) => dim === null ? x.shape.map(BigInt) : BigInt(x.shape[dimOf(x.shape, dim)])],
     numel: ["x", x => BigInt(x.data.length)],
-    dim: ["x", x => BigInt(x.shape.length)],
-    contiguous: ["x", x => new Tensor(x.shape, x.data, x.dtype)],
     clone: ["x", x => x],
     matmul: ["x other", matmul],
     mm: ["x other", (a, b) => a.shape.length === 2 && b.shape?.length === 2 ? matmul(a, b) : beyond("mm")],
-    dot: ["x other", (a, b) => a.shape.length === 1 && b.shape?.length === 1 ? matmul(a, b) : beyond("dot")],
-    outer: ["x other", (a, b) => a.shape.length === 1 && b.shape?.length === 1
-      ? operated("*", unsqueezed(a, 1n), b) : beyond("outer")],
     // These take no tensor first.
     where: ["mask one other", where],
     cat: ["all dim=0", joined],
     stack: ["all dim=0", (all, dim) => joined(all.map(x => unsqueezed(x, dim)), dim)],
-    pow: ["x exponent", (a, b) => operated("**", a, b)],
   };
   const sigmoid = x => 1 / (1 + Math.exp(-x));
   for (const [name, f] of Object.entries({ // of an element; an int becomes a float
-    sigmoid, rsqrt: x => 1 / Math.sqrt(x), reciprocal: x => 1 / x, exp2: x => 2 ** x,
-    softplus: x => Math.max(x, 0) + Math.log1p(Math.exp(-Math.abs(x))), silu: x => x * sigmoid(x),
+    sigmoid, reciprocal: x => 1 / x, softplus: x => x > 20 ? x : Math.log1p(Math.exp(x)),
     logsigmoid: x => Math.min(x, 0) - Math.log1p(Math.exp(-Math.abs(x))),
-    ...Object.fromEntries("exp expm1 log log1p log2 log10 sqrt sin cos tan sinh cosh tanh atan asinh".split(" ")
+    ...Object.fromEntries("exp expm1 log log1p sqrt sin cos sinh cosh tanh".split(" ")
       .map(name => [name, Math[name]])),
   })) FUNCTIONS[name] = ["x", x => elementwise(f, floating(x.dtype), floating(x.dtype), x)];
   for (const [name, f] of Object.entries({ // the dtype stays
-    abs: Math.abs, square: x => x * x, relu: x => x < 0 ? 0 : x, floor: Math.floor, ceil: Math.ceil,
-    sign: x => x > 0 ? 1 : x < 0 ? -1 : 0 * x,
+    abs: Math.abs, square: x => x * x, relu: x => x < 0 ? 0 : x,
+    sign: x => x > 0 ? 1 : x < 0 ? -1 : 0,
   })) FUNCTIONS[name] = ["x", x => x.dtype === "bool" ? beyond(name) : alike(f)(x)];
-  for (const [name, op] of Object.entries({ add: "+", sub: "-", mul: "*", div: "/", eq: "==", ne: "!=", lt: "<",
-    le: "<=", gt: ">", ge: ">=", logical_and: "&", logical_or: "|" }))
-    FUNCTIONS[name] = ["x other", (a, b) => name.startsWith("logical") && (a.dtype !== "bool" || b.dtype !== "bool")
-      ? beyond(name) : operated(op, a, b)];
+  for (const [name, op] of Object.entries({ add: "+", sub: "-", mul: "*", div: "/", lt: "<", le: "<=",
+    gt: ">", ge: ">=", pow: "**" })) FUNCTIONS[name] = [name === "pow" ? "x exponent" : "x other", (a, b) => operated(op, a, b)];
 
   const NOT_OF = { // a method is no function of torch, and some functions are only in another module
-    torch: "view view_as reshape_as expand expand_as size dim contiguous softplus silu logsigmoid",
-    method: "cat stack ones_like zeros_like full_like softplus silu logsigmoid where",
+    torch: "view expand expand_as size softplus logsigmoid",
+    method: "cat stack ones_like zeros_like softplus logsigmoid",
   };
-  const ONLY_OF = { "torch.nn.functional": "relu sigmoid tanh softplus silu logsigmoid" };
+  const ONLY_OF = { "torch.nn.functional": "relu sigmoid tanh softplus logsigmoid" };
+  const NUMBER_FIRST = ["add", "sub", "mul", "div", "pow"]; // torch.div(1, x)
   const DEFAULTS = { None: null, False: false, 0: 0n };
-  const ALIASES = { axis: "dim", keepdims: "keepdim", input: "x", fill_value: "value" };
+  const ALIASES = { axis: "dim", keepdims: "keepdim", input: "x" };
   const called = (of, name, args, named) => {
     const listed = list => list?.split(" ").includes(name);
     const known = Object.hasOwn(FUNCTIONS, name) && (ONLY_OF[of] ? listed(ONLY_OF[of]) : NOT_OF[of] && !listed(NOT_OF[of]));
     const [signature, f] = known ? FUNCTIONS[name] : beyond(name);
     const parameters = signature.split(" ").map(one => one.split("="));
-    if (parameters[1]?.[0] === "*" && !named.length) return f(...args);
+    if (parameters[1]?.[0] === "*") {
+      const [x, ...rest] = named.length ? [...args, named[0][0] === "dims" ? named[0][1] : beyond(name)] : args;
+      const fits = rest.length === 1 && Array.isArray(rest[0]) || of === "method" && !named.length;
+      return isTensor(x) && rest.length && fits ? f(x, ...rest) : beyond(name);
+    }
     if (args.length > parameters.length) beyond(`${name}(…)`);
     const bound = [...args];
     for (const [key, value] of named) {
@@ -334,30 +332,29 @@ const evaluated = (() => {
       if (n in bound) continue;
       bound[n] = usual ? DEFAULTS[usual] : beyond(`${name}(…)`);
     }
-    const tensors = parameters[0][0] === "all" ? bound[0] : parameters[0][0] === "mask" ? [bound[0]] : name === "pow" ? [] : [bound[0]];
-    if (!Array.isArray(tensors) || !tensors.length && name !== "pow") beyond(name);
+    const tensors = parameters[0][0] === "all" ? bound[0] : NUMBER_FIRST.includes(name) ? bound.filter(isTensor) : [bound[0]];
+    if (!Array.isArray(tensors) || !tensors.length) beyond(name);
     if (!tensors.every(isTensor)) tensors.every(one => isTensor(one) || isNumber(one)) ? wrong("number", { name }) : beyond(name);
     return f(...bound);
   };
   const BUILTINS = {
     len: x => Array.isArray(x) ? BigInt(x.length) : x.shape?.length ? BigInt(x.shape[0]) : beyond("len"),
-    abs: x => isTensor(x) ? called("method", "abs", [x], []) : x < 0 ? negated(x) : x,
+    abs: x => isTensor(x) ? FUNCTIONS.abs[1](x) : x < 0 ? negated(x) : inPython("+", 0n, x),
+    sum: x => (Array.isArray(x) ? x : parted(x, 1, 0n).map(row => indexed(row, 0n))).reduce((a, b) => operated("+", a, b), 0n),
     float: x => isNumber(x) ? Number(x) : beyond("float"),
     int: x => isNumber(x) ? BigInt(Math.trunc(Number(x))) : beyond("int"),
   };
   const attribute = (value, name) => {
-    if (value?.path) {
-      const found = { "torch.pi": Math.PI, "torch.e": Math.E, "torch.inf": Infinity };
-      return found[`${value.path}.${name}`] ?? { path: `${value.path}.${name}` };
-    }
-    const dims = isTensor(value) ? dimsOf(value.shape, null) : beyond(`.${name}`);
+    if (value?.path) return { path: `${value.path}.${name}` };
+    const dims = isTensor(value) ? everyDim(value.shape) : beyond(`.${name}`);
     if (name === "T") return permuted(value, dims.reverse());
-    if (name === "mT") return transposed(value, -2n, -1n);
+    if (name === "mT") return dims.length > 1 ? transposed(value, -2n, -1n) : beyond(".mT");
     if (name === "shape") return value.shape.map(BigInt);
     return name === "ndim" ? BigInt(dims.length) : { self: value, name };
   };
   const call = (f, args, named) => {
     if (f?.builtin) return args.length === 1 && !named.length ? BUILTINS[f.builtin](args[0]) : beyond(f.builtin);
+    if (f?.name === "where") return called("torch", "where", [args[0], f.self, ...args.slice(1)], named);
     if (f?.self) return called("method", f.name, [f.self, ...args], named);
     const [, module, name] = /^(torch.*)\.(\w+)$/.exec(f?.path) ?? beyond(f?.path ?? "()");
     return called(module, name, args, named);
@@ -365,7 +362,7 @@ const evaluated = (() => {
 
   // ---- The parser: each part becomes a function of the names.
 
-  const TOKEN = /\s*(?:((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|([A-Za-z_]\w*)|(\*\*|\/\/|[<>=!]=|\.\.\.|[-+*\/%@&|^~<>()[\],.:=])|$)/y;
+  const TOKEN = /\s*(?:((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|([A-Za-z_]\w*)|(\*\*|\/\/|[<>=!]=|[-+*\/%@&|^~<>()[\],.:=])|$)/y;
   const KEYWORDS = ["if", "else", "and", "or", "not", "lambda", "in", "is", "for", "await", "yield"];
   const CONSTANTS = { True: true, False: false, None: null };
   const parsed = source => {
@@ -400,7 +397,6 @@ const evaluated = (() => {
     const atom = () => {
       const [word, isNumeral] = all[n++] ?? stop();
       if (isNumeral) { const value = /^\d+$/.test(word) ? BigInt(word) : Number(word); return () => value; }
-      if (word === "...") return () => word;
       if (word === "(" || word === "[") {
         const [items, isTuple] = separated(conditional, word === "(" ? ")" : "]");
         return isTuple || word === "[" ? scope => items.map(item => item(scope)) : items[0];
@@ -446,7 +442,7 @@ const evaluated = (() => {
       return exponent ? scope => operated("**", base(scope), exponent(scope)) : base;
     };
     const signed = () => {
-      const sign = takes("-", "+", "~"), value = sign ? signed() : power();
+      const sign = takes("-", "~"), value = sign ? signed() : power();
       return sign === "-" ? scope => negated(value(scope)) : sign === "~" ? scope => inverted(value(scope)) : value;
     };
     const sum = chain(chain(signed, "*", "/", "//", "%", "@"), "+", "-");

@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 SITE = HERE.parents[1] / "site"
 sys.path.insert(0, str(SITE))
 from attempts import SAID, data_of_drill, names_and_line  # noqa: E402
+from candidates import front_attempt  # noqa: E402
 
 GAP = re.compile(r"\{\w+\}")
 LINES = [number for number, one in DRILLS.items() if one.answer.startswith("lambda")]
@@ -46,6 +47,11 @@ RIGHT = [
     ("13.a", "torch.where(x.abs() < 1, g, torch.zeros_like(g))"),
     ("13.a", "g * ((x > -1) & (x < 1))"),
     ("13.b", "g * z ** -2 / 3"),
+    ("3.b", "torch.roll(g, shifts=-1, dims=0)"),
+    ("3.a", "torch.flip(g, dims=[0])"),
+    ("3.c", "sum(g.split(len(g) // 2))"),
+    ("4.a", "torch.div(-1, 1 / y**2) * g"),
+    ("13.a", "g.where(x.abs() < 1, 0)"),
 ]
 WRONG = [
     ("1.a", "g * w - g"),
@@ -72,6 +78,9 @@ WRONG = [
     ("13.a", "x.abs() < 1"),
     ("13.b", "g / 3 * z**2"),
     ("13.b", "g / (3 * z)"),
+    ("2.b", "(G,)"),
+    ("4.a", "True - g * y**2"),
+    ("13.a", "g * ~(x > 1) - (x > 1)"),
 ]
 REFUSED = [
     ("1.a", "g.detach() * w + g"),
@@ -86,11 +95,27 @@ REFUSED = [
     ("4.a", "-g * y**"),
     ("10.b", "tangent.sum().item()"),
     ("13.a", "g.__class__"),
+    ("2.b", "G.sum(keepdim=True)"),  # PyTorch raises an error in each of these
+    ("3.a", "torch.flip(g, 0)"),
+    ("13.a", "+(x.abs() < 1) * g"),
 ]
+FRONT = {  # lines for the front page, and their marks, which are Python's, too
+    "grad_output * (1 + torch.tanh(x / 2)) / 2": "✓",
+    "grad_output - grad_output * torch.sigmoid(-x)": "✓",
+    "grad_output * torch.exp(torch.nn.functional.logsigmoid(x))": "✓",
+    "grad_output * torch.div(1, 1 + torch.exp(-x))": "✓",
+    "grad_output * torch.sigmoid(x) * (1 - torch.sigmoid(x))": "✗",
+    "grad_output * (x > 0)": "✗",
+    "2 * grad_output * torch.sigmoid(x)": "✗",
+    "(grad_output * torch.sigmoid(x)).sum()": "✗",
+    "grad_output @ torch.sigmoid(x)": "✗",
+    "(grad_output * torch.sigmoid(x),)": "○",  # Python takes a tuple
+}
 
 
 def said_by_a_page(lines, folder="notebooks"):
     asked = {number: data_of_drill(number, folder) for number in LINES}
+    asked["front"] = front_attempt(folder)
     scripts = [str(SITE / "static" / f"{n}.js") for n in ("expression", "attempts")]
     handed = {"scripts": scripts, "lines": lines, "asked": asked}
     command = ["node", HERE / "attempts.cjs"]
@@ -136,6 +161,11 @@ def test_what_only_the_course_can_run_is_refused():
         assert page.startswith("○") and "run it in the course" in page, line
     untouched = said_by_a_page([("1.a", "..."), ("1.a", " ")])
     assert untouched == ["○ 1.a: not attempted yet"] * 2
+
+
+def test_the_front_page_marks_lines():
+    said = said_by_a_page([("front", line) for line in FRONT])
+    assert {line: page[0] for line, page in zip(FRONT, said, strict=True)} == FRONT
 
 
 def test_each_edition_has_the_sentences():
