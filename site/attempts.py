@@ -27,7 +27,9 @@ ASKS = re.compile(
 SAID = {  # what only a page says; by the folder of the edition
     "notebooks": {
         "check": "Check",
-        "beyond": "This page cannot run `{what}`: run it in the course.",
+        "one": "one expression",
+        "beyond": "This page runs plain expressions, and not `{what}`: run it in the "
+        "course.",
         "broadcast": "shapes {one} and {other} do not fit together.",
         "matmul": "in a matrix product the inner sizes must agree; the shapes are {one} "
         "and {other}.",
@@ -47,7 +49,8 @@ SAID = {  # what only a page says; by the folder of the edition
     },
     "zh": {
         "check": "检查",
-        "beyond": "本页运行不了 `{what}`，请在课程的 notebook 里运行。",
+        "one": "一个表达式",
+        "beyond": "本页只运行简单的表达式，运行不了 `{what}`，请在课程的 notebook 里运行。",
         "broadcast": "形状 {one} 与 {other} 无法广播到一起。",
         "matmul": "矩阵乘法要求中间的两个维度大小相同，而这里的形状是 {one} 和 {other}。",
         "dim": "形状为 {shape} 的张量没有第 {dim} 维。",
@@ -63,6 +66,28 @@ SAID = {  # what only a page says; by the folder of the edition
         "truth": "含有多个元素的张量没有真假可言，不能用在 `if`、`and`、`or` 或 "
         "`a < b < c` 里。",
     },
+}
+
+TASKS = {  # the comments of the Chinese edition's cells are English, as all its code is
+    "y = x * w + x, without a sum": "y = x * w + x，没有求和",
+    "the backward of y = x.flip(0)": "y = x.flip(0) 的 backward",
+    "the backward of y = x.roll(1, 0)": "y = x.roll(1, 0) 的 backward",
+    "the backward of y = x.repeat(2), for one dimension": "y = x.repeat(2) 的 backward，x 是一维的",
+    "the backward of y = 1 / x": "y = 1 / x 的 backward",
+    "the backward of y = torch.expm1(x), which is exp(x) - 1": "y = torch.expm1(x)（即 "
+    "exp(x) - 1）的 backward",
+    "what reaches x through g * torch.cos(x), where h arrives": "h 到达时，经过 "
+    "g * torch.cos(x) 传到 x 的梯度",
+    "Hv for f(x) = (x**3).sum()": "f(x) = (x**3).sum() 的 Hv",
+    "dL/ds for y = s * x, where x is (N, 3) and s is (3,)": "y = s * x 的 dL/ds，x 的形状是 "
+    "(N, 3)，s 的形状是 (3,)",
+    "dL/dw for y = w * (w * x), all of shape (3,)": "y = w * (w * x) 的 dL/dw，形状都是 (3,)",
+    "the tangent of y = exp(x)": "y = exp(x) 的切向量",
+    "the tangent of y = x.sum()": "y = x.sum() 的切向量",
+    "of y = x.cumsum(0)": "y = x.cumsum(0)",
+    "of sign(x): slope 1 where |x| < 1, and 0 elsewhere": "sign(x)：在 |x| < 1 处斜率为 1，"
+    "在别处为 0",
+    "z = the cube root of a": "z 是 a 的立方根",
 }
 
 
@@ -120,19 +145,21 @@ def data_of_drill(number, folder):
 
 FORM = """<form class="attempt" data-asked="{asked}">
 <label><span><b>{number}</b> <code>{task}</code></span> <code>lambda {names}:</code>
-<input autocomplete="off" autocapitalize="off" spellcheck="false"></label>
+<input placeholder="{one}" autocomplete="off" autocapitalize="off" spellcheck="false"></label>
 <button type="submit">{check}</button> <output></output>
 </form>"""
 
 
 def form(number, names, task, folder):
     asked = data_of_drill(number, folder) | {"names": names.split(", ")}
+    task = TASKS.get(task, task) if folder == "zh" else task
     return FORM.format(
         asked=escape(json.dumps(asked, ensure_ascii=False)),
         number=number,
         task=escape(f"# {task}") if task else "",
         names=escape(names),
         check=SAID[folder]["check"],
+        one=SAID[folder]["one"],
     )
 
 
