@@ -19,10 +19,11 @@ if not shutil.which("node"):
 HERE = Path(__file__).parent
 SITE = HERE.parents[1] / "site"
 sys.path.insert(0, str(SITE))
-from attempts import SAID, data_of_drill, names_and_line  # noqa: E402
+from attempts import ASKS, SAID, TASKS, data_of_drill, names_and_line  # noqa: E402
 from candidates import front_attempt  # noqa: E402
 
 GAP = re.compile(r"\{\w+\}")
+ENGLISH = re.compile(r"\b(the|of|for|what|where|without|all)\b")
 LINES = [number for number, one in DRILLS.items() if one.answer.startswith("lambda")]
 RIGHT = [
     ("1.a", "g * (w + 1)"),
@@ -176,3 +177,13 @@ def test_each_edition_has_the_sentences():
         assert next(gaps) == next(gaps), key
     lines = [(number, drill(number).answer) for number in LINES]
     assert all(said.startswith("✓ ") for said in said_by_a_page(lines, "zh"))
+
+
+def test_each_task_in_english_is_translated():
+    sources = [
+        "".join(cell["source"])
+        for chapter in sorted((SITE.parent / "zh").glob("*.ipynb"))
+        for cell in json.loads(chapter.read_text("utf-8"))["cells"]
+    ]
+    tasks = {task for source in sources for *_, task in ASKS.findall(source)}
+    assert set(filter(ENGLISH.search, tasks)) == TASKS.keys()
