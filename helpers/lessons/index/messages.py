@@ -796,7 +796,7 @@ MESSAGES = {
                 "23 An operator that takes or returns a list of tensors"),
         Message("not enough values to unpack (expected 2, got 1)",
                 "the name of a `custom_op` needs a namespace: `ns::name`; in a "
-                "`backward`: `ctx.saved_tensors` holds what `save_for_backward` got",
+                "`backward`: `ctx.saved_tensors` holds only what `save_for_backward` got",
                 "09 A name and a promise: custom_op and register_fake"),
         Message("Expected a value of type",
                 "an argument is not of the type that the schema says, such as a float "
@@ -807,8 +807,8 @@ MESSAGES = {
                 "result, or pass `schema=`; `mutates_args` names arguments",
                 "09 A name and a promise: custom_op and register_fake"),
         Message("kwarg-only Tensor args",
-                "a tensor behind `*` in an operator's signature: before it; numbers may "
-                "stay, `setup_context(ctx, inputs, keyword_only_inputs, output)`",
+                "a tensor behind `*` in an operator's signature: put it before; numbers may "
+                "stay, with `setup_context(ctx, inputs, keyword_only_inputs, output)`",
                 "09 Its derivative: register_autograd"),
         Message("incompatible function arguments",
                 "of pybind11: None, a number or an array for a tensor, a name, or too "
