@@ -140,10 +140,9 @@ def is_right_somewhere(here, right):
 
 @cause(
     "term-missing",
-    "The error of the gradient of {x} is the same all along {along}{times}, as when a "
-    "sum or a mean is missing, goes over other dimensions than it should, or has a "
-    "wrong factor.",
-    look="reductions in backward",
+    "What the gradient of {x} is off by is the same all along {along}{times}: a term "
+    "that holds a sum or a mean over it is missing or wrong.",
+    look="the terms that hold a sum or a mean, and the factors of each",
 )
 def term_missing(wrong):
     """Perhaps after division by an input or the output, or but for a multiple of it."""

@@ -26,11 +26,20 @@ class Repair:
 
     change: the `Change` that mends it, or None; mends_all: and all others, too?
     first:  the `FirstWrong` where backward goes wrong, or None
+    unused: what backward computes and never uses, in words, or None
     """
 
     change: Change | None = None
     mends_all: bool = False
     first: FirstWrong | None = None
+    unused: str | None = None
+
+    @property
+    def gaps(self):
+        """What it fills of the gaps in the text of a wrong gradient."""
+        if self.change or self.first:
+            return {"nameless": ""}
+        return {"remedy": self.unused} if self.unused else {}
 
 
 def find(wrong, budget, few):
@@ -47,10 +56,12 @@ def find(wrong, budget, few):
         if change := goals.uncut_if(subject, codes, right):
             return Repair(change)
         first = first_wrong(wrong, budget)
-        return Repair(*goals.right_if(wrong, budget, few, first), first)
+        found = goals.right_if(wrong, budget, few, first)
+        return Repair(*found, first, goals.unused(subject))
     return Repair(first=first)
 
 
 def uncut_if(subject, right):
-    """The `Change` of backward with which right() is true, or None."""
-    return goals.uncut_if(subject, goals.backward_codes(subject), right)
+    """The `Change` of backward, or of what is saved for it, that makes right() true."""
+    saving = [code for code in goals.forward_codes(subject) if code.cls]
+    return goals.uncut_if(subject, goals.backward_codes(subject) + saving, right)

@@ -89,6 +89,8 @@ class Code(Source):
         }
         self.nodes = [n for line in self.tree.body for n in ast.walk(line)]
         self.values = dict.fromkeys(n for n in self.nodes if self.is_value(n))
+        arguments = [arg.arg for arg in self.tree.args.args]
+        self.arguments = [name for name in arguments if name not in ("ctx", "self")]
         others = [getattr(cls, name) for name in ("forward", "setup_context") if cls]
         found = [n for of in others for n in nodes_of(of)] + self.nodes
         self.parts = [

@@ -12,6 +12,7 @@ import functools
 import inspect
 
 import torch
+from torch.autograd.graph import allow_mutation_on_saved_tensors
 
 from ..function.isolation import forgiving
 from ..function.private import methods
@@ -112,6 +113,7 @@ class Foresight:
                 )
                 stack.enter_context(running(code.fn, made))
             stack.enter_context(methods("backward", recorded))
+            stack.enter_context(allow_mutation_on_saved_tensors())
             self.record(self.gradient())
             return True
         return False
@@ -194,7 +196,7 @@ class Foresight:
                     # What the engine would have to sum is no mend.
                     is_grad = site.is_returned and value.shape == self.wrong.shape
                     return 0 * total if is_grad else None
-                total = total + (slopes @ (new.detach() - value).flatten()).real
+                total = total + (slopes @ moved(value, new.detach()).flatten()).real
         except Exception:
             return 0 * total
         return total
@@ -215,7 +217,8 @@ class Foresight:
             turns = list(zip(site.values, site.slopes, others, strict=True))
             for template, made in AROUND.items():
                 change = sum(
-                    slopes @ (made(value, others) - value).reshape(len(at_hand), -1).T
+                    slopes
+                    @ moved(value, made(value, others)).reshape(len(at_hand), -1).T
                     for value, slopes, others in turns
                 )
                 for left, text in zip(
@@ -261,6 +264,11 @@ class Foresight:
         return found
 
 
+def moved(value, new):
+    """By how much; an infinity that stays does not move."""
+    return torch.where(new == value, 0, new - value)
+
+
 def recorded(method, cls, ctx, *grads):
     """A backward with a graph, though it may be differentiable only once."""
     with torch.enable_grad():
@@ -272,7 +280,7 @@ def is_root(code, node):
 
 
 def is_watched(code, node):
-    """Not what is changed in place, an index, a keyword, or an inner function's."""
+    """Not what is assigned to or changed in place, an index, a keyword, a lambda's."""
     up = code.up[node]
     if isinstance(up, ast.Attribute) and (
         up.attr[-1] == "_" or up.attr in ("shape", "dtype")
@@ -284,7 +292,8 @@ def is_watched(code, node):
         up = code.up[node]
         if isinstance(up, (ast.Starred, ast.keyword)):
             return False
-        if node is getattr(up, "slice", None):
+        is_target = isinstance(getattr(up, "ctx", None), ast.Store)
+        if node is getattr(up, "slice", None) or is_target:
             return False
         node = up
     return True

@@ -1,5 +1,6 @@
 """What an edit is looked for, and the loop that looks."""
 
+import ast
 import contextlib
 import functools
 import inspect
@@ -9,7 +10,13 @@ import torch
 from torch.autograd import Function
 
 from ..function.isolation import forgiving
-from ..function.source import UnsuitableError, closure, harmless, nodes_of
+from ..function.source import (
+    UnsuitableError,
+    closure,
+    harmless,
+    nodes_of,
+    place,
+)
 from ..function.subject import own_grads
 from ..measure.gradient import are_right
 from ..words import _, listed
@@ -88,10 +95,12 @@ def right_if(wrong, budget, few, first):
         code for code in backward_codes(wrong.first.subject) if harmless(code, code.cls)
     ]
     stay, alone = guard_of(wrong), functools.partial(right_alone, wrong.first.subject)
+    through_others = [other for other in wrong.together if other.i == wrong.first.i]
 
     def fits(edit):
         asks = FLAGS_OF in edit.code.text and is_asked(edit)
-        return are_right(wrong.at) and stay() and (not asks or alone())
+        right = are_right(wrong.at) and are_right(through_others)
+        return right and stay() and (not asks or alone())
 
     edits = candidates(codes, wrong, budget, few, first) if codes else ()
     edit, mends_all = first_that_holds(wrong, edits, budget, fits)
@@ -240,6 +249,21 @@ def exits(subject):
     )
 
 
+def unused(subject):
+    """What backward assigns and never reads, in words; or None."""
+    found = {}
+    for code in backward_codes(subject):
+        names = [n for n in code.nodes if isinstance(n, ast.Name) and n.id[0] != "_"]
+        read = {n.id for n in names if isinstance(n.ctx, ast.Load)}
+        for node in names:
+            if node.id not in read and isinstance(code.statement(node), ast.Assign):
+                at = place(code.line(node), code.fn.__name__)
+                found[f"`{node.id}` ({at})"] = None
+    return found and _("what is computed and never used: {these}").format(
+        these=listed(found)
+    )
+
+
 # --- which functions ------------------------------------------------------------------
 
 
@@ -275,7 +299,11 @@ def backward_codes(subject):
 
 def forward_codes(subject):
     """What runs in forward, and what it calls by name."""
-    found = [code for cls in subject.functions for code in codes_of([cls.forward], cls)]
+    found = [
+        code
+        for cls in subject.functions
+        for code in codes_of([cls.forward, cls.setup_context], cls)
+    ]
     if not subject.cls:
         modules = subject.scope.module.modules() if subject.is_module else ()
         own = {type(m) for m in modules if not type(m).__module__.startswith("torch.")}

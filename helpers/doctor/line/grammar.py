@@ -240,6 +240,14 @@ def exchanged(site):
     yield from ({a: of(b), b: of(a)} for a, b in pairs if of(a) != of(b))
 
 
+def other_calls(site):
+    """As an argument of a function that stands elsewhere, such as a conjugate."""
+    calls = [n for n in site.code.parts if isinstance(n, ast.Call)]
+    alone = [n for n in calls if len(n.args) == 1 and not n.keywords]
+    names = [ast.unparse(n.func) for n in alone if isinstance(n.func, ast.Name)]
+    yield from (f"{name}({site.text})" for name in dict.fromkeys(names))
+
+
 def one_off(site):
     """A number by its name, as an exponent or a bound: one less, or more."""
     if type(site.hand.get(site.text)) in (int, float):
@@ -263,7 +271,7 @@ def other_counts(site):
                     yield f"{name}.sum()"
                 yield from (
                     f"{name}.numel()",
-                    *(f"{name}.shape[{d}]" for d in range(t.dim())),
+                    *(f"{name}.shape[{d and d - t.dim()}]" for d in range(t.dim())),
                 )
 
 
@@ -294,13 +302,20 @@ EXPRESSIONS = [  # kinds of nodes; templates, or site -> texts or {node: text}
     ((*VALUE, ast.UnaryOp, ast.IfExp), without_a_part),
     ((*VALUE, ast.IfExp), ["-{0}"]),
     (ast.Call, other_functions),
+    (NAME, other_calls),
     (NAME, one_off),
     ((ast.Constant, ast.UnaryOp), other_constants),
     ((ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
     ((ast.Call, ast.Subscript), other_counts),
     (ast.Call, other_dims),
 ]
-MANY = [(VALUE, VIEWS), (NAME, FORMS), (NAME, PASSED_ON)]  # edits, tried later
+LARGER = ("{0} * {hand}",)  # if it broadcasts to what is at hand
+MANY = [  # edits, tried later
+    (VALUE, VIEWS),
+    (NAME, FORMS),
+    (NAME, PASSED_ON),
+    (VALUE, LARGER),
+]
 
 
 def edits_of(code, hands, rows=EXPRESSIONS):
@@ -347,11 +362,13 @@ def operands(code, hand):
     tensors = [n for n, v in hand.items() if torch.is_tensor(v)]
     numbers = [n for n in code.literals if type(n) in (int, float) and abs(n) > 1]
     texts = [*hand, "2", "0.5", *map(repr, numbers)]
+    texts += [f"(1 - {n})" for n, v in hand.items() if isinstance(v, float)]
     for part in code.parts:
         names = {n.id for n in ast.walk(part) if isinstance(n, ast.Name)}
         if names <= known and len(ast.unparse(part)) < LONG:
             texts.append(of(part))
-    texts += [f"{n}.shape[{d}]" for n in tensors for d in range(hand[n].dim())]
+    dims = [(n, hand[n].dim()) for n in tensors]
+    texts += [f"{n}.shape[{d and d - dim}]" for n, dim in dims for d in range(dim)]
     texts += [f"{n}.numel()" for n in tensors]
     texts += [f"{n}.unsqueeze(-1)" for n in tensors]
     forms = [
@@ -400,6 +417,9 @@ def of_a_line(line, code):
             sign = OPERATORS.get(type(getattr(line, "op", None)), "") + "="
             left, right = ast.unparse(target), ast.unparse(value)
             yield line, "pass"
+            for one, other in itertools.permutations(code.arguments, 2):  # copied
+                if (new := re.sub(rf"\b{one}\b", other, right)) != right:
+                    yield line, f"{left} {sign} {new}"
             for new in ASSIGNED.get(sign, "").split():
                 yield line, f"{left} {new} {right}"
             # Of indices that are repeated, all count.

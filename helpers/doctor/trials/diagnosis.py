@@ -95,8 +95,7 @@ def diagnosis(exam, wrong):
         sharp &= text.code != "gradient-none" or not exam.has_own_nodes
         found = exam.line.find(corner or wrong, exam.lines, few=sharp)
         change, mends_all, first = found.change, found.mends_all, found.first
-    if change or first:
-        gaps["nameless"] = ""
+        gaps |= found.gaps
     if first and first.is_part and text.code == "few-digits":
         text = TEXTS["gradient-wrong"]  # that few are lost is chance
     evidence = {"values": here.evidence, "further": further}

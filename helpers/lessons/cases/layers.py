@@ -5,6 +5,8 @@ of the change that the doctor is to name. The part is "" where another line may 
 changed as well, and None where no change has to be found.
 """
 
+import math
+
 import torch
 from torch import nn
 from torch.autograd import Function
@@ -115,6 +117,7 @@ slips(
     [
         ("g - first - second", "g - first", "term-missing", "second"),
         ("g - first - second", "g - first + second", "term-missing", "- second"),
+        ("second = normal * (", "second = (", "term-missing", "* normal"),
         ("inverse * (g", "inverse**2 * (g", "derivative-wrong", "inverse"),
         ("g = g * weight", "g = g + 0", "grad-output-scaled", "weight"),
         ("(g * normal).mean(-1", "(g * normal).sum(-1", "term-missing", "mean"),
@@ -256,6 +259,101 @@ slips(
         ("gt[perm.argsort()]", "gt[perm]", "partly-right", "argsort"),
         ("(t, w, rows", "(x[perm], w, rows", "derivative-wrong partly-right", None),
         ("a * b", "a + b", "not-linear", "a * b"),
+    ],
+)
+
+
+class Echo(Function):
+    """y[k] = x[k] + a y[k - 1] + b y[k - 2], filled in place."""
+
+    @staticmethod
+    def forward(ctx, x, a, b):
+        ctx.rates = a, b
+        y = x.new_zeros(len(x) + 2)
+        for k in range(len(x)):
+            y[k + 2] = x[k] + a * y[k + 1] + b * y[k]
+        return y[2:].clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        a, b = ctx.rates
+        e = g.new_zeros(len(g) + 2)
+        for k in range(len(g) - 1, -1, -1):
+            two = e[k + 2]
+            e[k] = g[k] + a * e[k + 1] + b * two
+        return e[:-2].clone(), None, None
+
+
+slips(
+    Echo,
+    lambda: (*draw((6,)), 0.7, 0.4),
+    [
+        ("a * e[k + 1]", "e[k + 1]", "partly-right", "`e[k + 1] * a`"),
+    ],
+)
+slip(
+    "EchoWithoutSecond",
+    Echo,
+    lambda: (*draw((6,)), 0.7, 0.4),
+    {" + b * two": ""},
+    "partly-right",
+    "what is computed and never used",
+    "`two` (line 17",
+    lines=True,
+)
+
+
+class Average(Function):
+    @staticmethod
+    def forward(ctx, x, old, rate):
+        ctx.rate = rate
+        return (1 - rate) * x + rate * old
+
+    @staticmethod
+    def backward(ctx, g):
+        return (1 - ctx.rate) * g, ctx.rate * g, None
+
+
+slips(
+    Average,
+    lambda: (*draw((3, 4), (3, 4)), 0.3),
+    [("(1 - ctx.rate) * g", "g", "scaled", "(1 - ctx.rate)")],
+)
+
+
+def quarter(x):
+    a, b = x.unflatten(-1, (2, -1)).unbind(-2)  # of an odd number, there is none
+    return torch.cat((-b, a), -1)
+
+
+class Turn(Function):
+    """Queries and keys, turned by the same angle."""
+
+    @staticmethod
+    def forward(ctx, q, k, angle):
+        ctx.turn = cos, sin = math.cos(angle), math.sin(angle)
+        return q * cos + quarter(q) * sin, k * cos + quarter(k) * sin
+
+    @staticmethod
+    def backward(ctx, of_q, of_k):
+        cos, sin = ctx.turn
+        gq = of_q * cos - quarter(of_q * sin)
+        of_sin = of_k * sin
+        gk = of_k * cos - quarter(of_sin)
+        return gq, gk, None
+
+
+slips(
+    Turn,
+    lambda: (*draw((3, 4), (3, 4)), 0.7),
+    [
+        ("quarter(of_sin)", "of_sin", "gradient-wrong", "quarter(of_sin)"),
+        (
+            "of_sin = of_k * sin\n        gk = of_k * cos - quarter(of_sin)",
+            "gk = of_q * cos - quarter(of_q * sin)",
+            "swapped gradient-zero",
+            "gk = of_k * cos - quarter(of_k * sin)",
+        ),
     ],
 )
 
