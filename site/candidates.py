@@ -46,6 +46,12 @@ SUCCESS = {  # no more than the page has seen
     "for the second derivative, too.",
     "zh": "在这 {count} 个 float64 输入上都正确，最大到 ±{far}。第 05 章还会检查二阶导数。",
 }
+BRANCHES = {  # of a line whose own derivative PyTorch may get wrong
+    "notebooks": "The gradient is right at these {count} inputs in float64, up to ±{far}. "
+    "Its own derivative may still be wrong, as behind a branch: run it in the course.",
+    "zh": "在这 {count} 个 float64 输入上，梯度都正确，最大到 ±{far}。但是有分支时，它自己的导数"
+    "仍可能出错，请在课程的 notebook 里运行。",
+}
 
 
 def cases():
@@ -98,5 +104,6 @@ def front_attempt(folder):
             "cases": seen,
             "wrong": wrong,
             "right": SUCCESS[folder].format(count=count, far=FAR),
+            "branches": BRANCHES[folder].format(count=count, far=FAR),
             "words": templates(folder),
         }

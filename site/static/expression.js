@@ -247,14 +247,12 @@ const evaluated = (() => {
   };
   const along = (f, whole) => ["x dim=None keepdim=False", (x, dim, keepdim) =>
     reduced(f, category(x.dtype) === FLOAT ? x.dtype : whole ?? beyond("mean"), x, dim, keepdim)];
-  const pairwise = (name, f) => ["x other", (a, b) => !isTensor(b) ? wrong("number", { name })
-    : name === "logaddexp" && category(common(a, b)) < FLOAT ? beyond(name) : alike(f)(a, b)];
+  const pairwise = (name, f) => ["x other", (a, b) => isTensor(b) ? alike(f)(a, b) : wrong("number", { name })];
   const FUNCTIONS = {
     sum: along(total, "int64"),
     mean: along(list => total(list) / list.length),
     maximum: pairwise("maximum", most),
     minimum: pairwise("minimum", least),
-    logaddexp: pairwise("logaddexp", (a, b) => a === b ? a + Math.LN2 : Math.max(a, b) + Math.log1p(Math.exp(-Math.abs(a - b)))),
     clamp: ["x min=None max=None", clamped],
     clip: ["x min=None max=None", clamped],
     masked_fill: ["x mask value", (x, mask, value) => where(mask, likeIt(x, value), x)],

@@ -111,6 +111,9 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "(grad_output * torch.sigmoid(x)).sum()": "✗",
     "grad_output @ torch.sigmoid(x)": "✗",
     "(grad_output * torch.sigmoid(x),)": "○",  # Python takes a tuple
+    # Python finds a derivative of these that is nan, or 0 at a kink.
+    "torch.where(x > 20, grad_output, grad_output * x.exp() / (x.exp() + 1))": "○",
+    "grad_output * torch.exp(x.clamp(max=0)) / (1 + torch.exp(-x.abs()))": "○",
 }
 
 
