@@ -147,7 +147,7 @@ const holdingMost = async (pagefind, asked) => {
 // A section as it is shown: what its words are, without the heading, from the sentence on that
 // holds the first of the words; null if it holds none.
 const LITERALLY = 4; // what it counts that a heading holds all that was typed
-const TOGETHER = 1; // that two words stand in a heading as they were typed: "graph break"
+const TOGETHER = 0.5; // that two words stand in a heading as they were typed: "graph break"
 const NAMED = 6; // that a name of the section is just what was typed
 const DEEPER = 1; // what stands beside the way through a chapter comes after it
 const WHOLE = 2; // a chapter as a whole stands behind the section that answers
