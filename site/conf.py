@@ -132,6 +132,7 @@ copybutton_selector = "div.highlight:not(.cell_output *) pre"
 html_title = project
 html_favicon = "static/favicon.svg"
 PICTURES = ["slope.png", *front.PICTURES.values()]
+PICTURES += [name.replace(".png", ".zh.png") for name in PICTURES]
 html_static_path = [
     "static",
     *(f"../.github/pictures/{name}" for name in PICTURES),

@@ -66,6 +66,14 @@ PICTURES = {  # the README's figures, instead
     "14": "halo.png",
     "20": "attention.png",
 }
+
+
+def picture_of(number, folder):
+    """The file of a chapter's picture in an edition, or None."""
+    name = PICTURES.get(number)
+    return name.replace(".png", ".zh.png") if name and folder == "zh" else name
+
+
 MESSAGE = "Trying to backward through the graph a second time"  # to try the search with
 WORDS = {
     "notebooks": {
@@ -213,7 +221,7 @@ def _chapters(folder, chapters):
                 "[`*]", "", re.search(r"(?s)\*\*.+?\*{2,3}？?", first)[0]
             ),
             "cover": COVERS.get(number),
-            "picture": PICTURES.get(number),
+            "picture": picture_of(number, folder),
             "page": f"{document}.html",
             "minutes": row[1],
             "needs": row[2],
