@@ -28,7 +28,8 @@ MESSAGES = {
                 "02 Deeper: a view returned from forward (5 minutes)"),
         Message("a leaf Variable that requires grad",
                 "`is being used in an in-place operation`: a parameter is changed "
-                "while autograd records: write under `torch.no_grad()`",
+                "while autograd records: write under `torch.no_grad()`; by a Function "
+                "with `mark_dirty`: `apply(x.clone())`",
                 "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
         Message("element 0 of tensors does not require grad",
                 "nothing that led to the loss requires a gradient: call "
@@ -220,6 +221,10 @@ MESSAGES = {
                 "a tensor or a model made under `inference_mode`: make it outside, or "
                 "`.clone()` it",
                 "03 What may live on ctx, and what save_for_backward is for"),
+        Message("Unexpected key(s) in state_dict",
+                "`_orig_mod.` before each name: saved while compiled; `module.`: of DDP: "
+                "`consume_prefix_in_state_dict_if_present(sd, \"_orig_mod.\")`",
+                "06 Deeper: a compiled module, its state_dict and its hooks (6 minutes)"),
         Message("support the deepcopy protocol",
                 "a module keeps a computed tensor as an attribute: compute it in "
                 "`forward`, or detach it",
@@ -340,6 +345,9 @@ MESSAGES = {
                 "`functions with out=...`: leave `out=` out, or write under "
                 "`torch.no_grad()`",
                 "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
+        Message("unpack_hook expected to be a Tensor",
+                "it returned what `pack` kept: of a pair, `p[1].to(p[0])`",
+                "24 Keep what backward needs in bfloat16 or in 8 bits"),
         Message("pack hook is modifying its input in place",
                 "the tensor is used elsewhere: return another, `t.mul(2)` for "
                 "`t.mul_(2)`",
@@ -359,6 +367,9 @@ MESSAGES = {
                 "`CheckpointError`: the second run took another path: state that "
                 "changed, or a random choice",
                 "12 Tickets instead of tensors: recompute"),
+        Message("A different number of tensors was saved during the original forward",
+                "`CheckpointError`, for the same reason; `debug=True` names the operation",
+                "12 Tickets instead of tensors: recompute"),
         Message("already unpacked once",
                 "a Function under `checkpoint` reads `ctx.saved_tensors` twice: read it "
                 "once, into names",
@@ -368,9 +379,6 @@ MESSAGES = {
                 "list; in a `backward`, `ctx.saved_tensors` is a tuple, also of one "
                 "tensor: `(x,) = ctx.saved_tensors`",
                 "02 The same thing as a Function: forward, backward, ctx"),
-        Message("A different number of tensors was saved during the original forward",
-                "`CheckpointError`, for the same reason; `debug=True` names the operation",
-                "12 Tickets instead of tensors: recompute"),
         Message("encountered during backward but not found in storage",
                 "selective checkpoint under autocast, a weight used twice: "
                 "`torch.autocast(…, cache_enabled=False)`",
@@ -386,8 +394,9 @@ MESSAGES = {
                 "17 Autocast and a custom Function",
                 short=True),
         Message("expected m1 and m2 to have the same dtype",
-                "the text of a CPU, of a product inside a Function: cast in the "
-                "wrapper, or `custom_bwd` is missing: backward runs outside of autocast",
+                "the text of a CPU: a layer without a bias got another dtype, "
+                "`x.to(weight.dtype)`; in a Function under autocast: cast in the wrapper, "
+                "or `custom_bwd` is missing",
                 "17 custom_fwd and custom_bwd"),
         Message("expected scalar type",
                 "two dtypes in one call: float64, as NumPy makes it, or 16 bits, beside "
@@ -447,8 +456,8 @@ MESSAGES = {
                 "range before it: `CUDA_LAUNCH_BLOCKING=1`",
                 "07 What watching finds, and what only a comparison finds"),
         Message("0 active drivers",
-                "Triton finds no GPU: `TRITON_INTERPRET=1` before the import, or on a "
-                "machine with one, a torch with CUDA",
+                "Triton finds no GPU: `TRITON_INTERPRET=1` before the import, where "
+                "`autotune` takes one config; on a machine with one, a torch with CUDA",
                 "15 Deeper: a Triton kernel with a gradient: triton_op and "
                 "register_autograd (2 minutes)"),
         Message("Found no NVIDIA driver",
@@ -611,8 +620,9 @@ MESSAGES = {
                 "`Cannot re-initialize CUDA in forked subprocess`): start it by \"spawn\"",
                 "23 Copy and pickle a module that calls an operator or a Function"),
         Message("got mixed torch.Tensor and DTensor",
-                "a plain tensor beside a cut one: a buffer, or `forward` called "
-                "without its wrapper",
+                "a plain tensor beside a cut one: a buffer, `forward` called without "
+                "its wrapper, or the tied weight of another `fully_shard`: one for both, "
+                "or `weight.full_tensor()`",
                 "14 module.forward() bypasses the wrapper"),
         Message("expected, but not set",
                 "`environment variable RANK`: start the program by `torchrun`, or pass "
@@ -630,8 +640,8 @@ MESSAGES = {
                 "23 A branch on a tensor's elements: torch.where, torch.cond",
                 short=True),
         Message("returning intermediate with requires_grad_()",
-                "in a compiled function: return `y.detach()`, or call "
-                "`requires_grad_()` on the result outside",
+                "in a compiled function: call it on the result outside; on an input "
+                "(`Unsupported Tensor.requires_grad_() call`), before",
                 "09 Breaks that you can remove: a print, an if"),
         Message("Failed to trace builtin operator",
                 "a `print` or another call of Python's own under `fullgraph=True`",
@@ -671,7 +681,8 @@ MESSAGES = {
                 "`register_buffer(\"h\", …)` first",
                 "06 Buffers: moved and saved, but not trained"),
         Message("Encountered aliasing during higher order op tracing",
-                "a branch of `torch.cond` returns its input: `clone()`",
+                "a branch of `torch.cond` returns its input: `clone()`; or writes into "
+                "it (`Encountered input mutation`): `x.add(1)`",
                 "09 Breaks that you can remove: a print, an if"),
         Message("BackendCompilerFailed",
                 "the line below says what failed in the backend; with "
@@ -742,8 +753,9 @@ MESSAGES = {
                 "09 A name and a promise: custom_op and register_fake"),
         Message("Hard failure due to fullgraph=True",
                 "`FailOnRecompileLimitHit`, or the warning `hit "
-                "config.recompile_limit`, once `cache_size_limit`: an argument is new at each call: "
-                "`dynamic=True`, or pass a tensor; `TORCH_LOGS=recompiles` names it",
+                "config.recompile_limit`, once `cache_size_limit`: an argument, or a "
+                "number in a module, is new at each call: make it a tensor; "
+                "`TORCH_LOGS=recompiles` names it",
                 "09 One graph for many shapes: dynamic=True"),
         Message("we encountered a tensor subclass where we guessed",
                 "an output of a compiled function got no gradient, or a plain one: "
@@ -754,7 +766,8 @@ MESSAGES = {
                 "the operation in `__torch_dispatch__`",
                 "18 A matrix that is never made"),
         Message("Failed to convert args/kwargs to proxy",
-                "a tensor subclass without `__tensor_flatten__`",
+                "or `in C and Dynamo has no model for it`: a tensor subclass without "
+                "`__tensor_flatten__` and `__tensor_unflatten__`",
                 "18 Deeper: torch.compile and __tensor_flatten__ (3 minutes)"),
         Message("Unsupported python_type() call",
                 "an object that the compiler does not know, in older versions a "
