@@ -27,6 +27,14 @@ def backward_of(forward, *shapes, output=False):
     yield (g, *given), torch.autograd.grad(y, last, g)[0]
 
 
+def clipped():
+    """One case: the gradient of a clip to ±1, within, beyond and at its ends."""
+    x = torch.tensor([[-2.0, -1.0, -0.3], [0.4, 1.0, 1.7]], dtype=torch.float64)
+    g = random(2, 3)
+    y = torch.nn.functional.hardtanh(x.requires_grad_())
+    yield (g, x.detach()), torch.autograd.grad(y, x, g)[0]
+
+
 def tangent_of(forward, *shapes):
     """Cases: for an `x` of each shape, a tangent, and the tangent of the output."""
     for shape in shapes:
@@ -704,11 +712,12 @@ class Mine(Function):
     ),
     Drill(
         "13.a",
-        lambda: backward_of(torch.nn.functional.hardtanh, (3, 4)),
+        clipped,
         "lambda g, x: g * (x.abs() < 1)",
         {
             "lambda g, x: g": N_("That is the slope 1 everywhere."),
             "lambda g, x: g.clamp(-1, 1)": N_("Where is decided by `x`, not by `g`."),
+            "lambda g, x: g * (x.abs() <= 1)": N_("At -1 and 1, the slope is 0, too."),
         },
         N_("the mask stands in for a derivative that is 0 everywhere."),
     ),

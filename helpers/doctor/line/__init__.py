@@ -37,8 +37,10 @@ class Repair:
     @property
     def gaps(self):
         """What it fills of the gaps in the text of a wrong gradient."""
-        if self.change or self.first:
+        if self.change:
             return {"nameless": ""}
+        if self.first:
+            return {"nameless": "", "remedy": self.unused or ""}
         return {"remedy": self.unused} if self.unused else {}
 
 

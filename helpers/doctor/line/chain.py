@@ -46,7 +46,9 @@ PART = N_(
     "missing"
 )
 MULTIPLE = N_("{here} is {factor} times the gradient of {there}")
-GRADIENT = N_("{here} should be the gradient of {there}")
+GRADIENT = N_(
+    "{here} should be the gradient of {there}: look at what goes into it, too"
+)
 SHARE = N_("{here} should be what comes to {there} through {uses}")
 VALUE = N_("{here} is not what forward computes as {there}")
 LOCAL = N_("`{name}` (line {line})")

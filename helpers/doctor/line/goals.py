@@ -110,8 +110,8 @@ def right_if(wrong, budget, few, first):
 def candidates(codes, wrong, budget, few, first):
     """Edits of these functions.
 
-    Those that are foreseen to mend it, then others that may; last, those that
-    divide by what may be 0.
+    Those that are foreseen to mend it, then others that may; none that divides by what
+    may be 0.
     """
     case = wrong.first
 
@@ -122,18 +122,15 @@ def candidates(codes, wrong, budget, few, first):
         return case.subject.backward(run, vs, create=True)[case.i]
 
     ahead = Foresight(codes, case, gradient, budget)
-    places, last = [], []
+    places = []
     if first and first.is_cause:
         places.append(first.is_at)
     if not (first and first.is_part):
         places.append(lambda edit: True)
     for is_due in places:
         for edit in ranked(codes, ahead, few, is_due):
-            if divides(edit, ahead.hands.get(edit.code.root(edit.node), {})):
-                last.append(edit)
-            else:
+            if not divides(edit, ahead.hands.get(edit.code.root(edit.node), {})):
                 yield edit
-    yield from last
 
 
 def ranked(codes, ahead, few, is_due):
@@ -256,7 +253,7 @@ def unused(subject):
         names = [n for n in code.nodes if isinstance(n, ast.Name) and n.id[0] != "_"]
         read = {n.id for n in names if isinstance(n.ctx, ast.Load)}
         for node in names:
-            if node.id not in read and isinstance(code.statement(node), ast.Assign):
+            if node.id not in read and isinstance(code.up.get(node), ast.Assign):
                 at = place(code.line(node), code.fn.__name__)
                 found[f"`{node.id}` ({at})"] = None
     return found and _("what is computed and never used: {these}").format(

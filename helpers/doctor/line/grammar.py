@@ -397,10 +397,11 @@ def lines_of(code):
                     yield Edit(code, line, {at: new}, said)
                 for other in block[k + 1 : k + 4]:
                     new = ast.unparse(other)
+                    said = _("`{line}` and `{other}` changed places")
+                    if other is block[k + 1]:
+                        said = _("`{line}` came before `{other}`")
                     if "\n" not in old + new:
-                        said = _("`{line}` came before `{other}`").format(
-                            line=new, other=old
-                        )
+                        said = said.format(line=new, other=old)
                         yield Edit(code, other, {line: new, other: old}, said)
 
 

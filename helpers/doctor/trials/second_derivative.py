@@ -5,6 +5,7 @@ Is the derivative of the gradient right, or refused openly?
 
 import contextlib
 import functools
+import inspect
 import itertools
 import re
 
@@ -14,7 +15,7 @@ from ..causes.exceptions import told
 from ..function.isolation import CallError, phase
 from ..function.precision import Grain
 from ..function.private import is_a_users
-from ..function.source import place_of, saving
+from ..function.source import closure, nodes_of, place_of, saving
 from ..function.subject import graph, name_of
 from ..function.tensors import Dice, as_vector, is_number, shaped
 from ..measure.screening import Screening
@@ -36,6 +37,7 @@ IN_BACKWARD = N_(
     "and not returned; .data, .detach(), no_grad, NumPy; a Function that it applies, "
     "and whose own backward is wrong"
 )
+APPLIED = N_("{these}, which backward applies: `examine` it alone")
 SAVED = N_(
     "{these}: what is saved and not returned is a constant to autograd; recompute it "
     "in backward, or return it from forward"
@@ -243,7 +245,7 @@ def accused(exam, of, wrong, is_right):
     if any(map(is_a_users, own)):
         remedy = _(IN_BACKWARD)
     if own:
-        remedy = wrong and constants_saved(exam) or remedy
+        remedy = wrong and (constants_saved(exam) or applied(own)) or remedy
     for by, xs in groups.items():
         yield WRONG(
             xs[0],
@@ -253,6 +255,17 @@ def accused(exam, of, wrong, is_right):
             change=change,
             remedy=remedy,
         )
+
+
+def applied(functions):
+    """The Functions that the backward of these applies, in words, or None."""
+    found = {}
+    for fn in (inspect.unwrap(cls.backward) for cls in functions):
+        scope = fn.__globals__ | closure(fn)
+        for name in (getattr(node, "id", None) for node in nodes_of(fn)):
+            if isinstance(scope.get(name), type) and is_a_users(scope[name]):
+                found[f"`{name}`"] = None
+    return found and _(APPLIED).format(these=listed(found))
 
 
 def constants_saved(exam):

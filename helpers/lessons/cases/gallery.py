@@ -35,7 +35,8 @@ def consult(name):
     report = patient.examine()
     finding = report.findings[0]
     # Without the line's number, which is that of a file of the helpers.
-    advice = finding.change or f"look at: {finding.remedy}"
+    look = _("look at: {remedy}").format(remedy=finding.remedy)
+    advice = finding.change or look
     said = f"{finding.message} {finding.meant}".rstrip()
     lines = [f"doctor ({finding.code}): {said}", advice]
     for line in lines:

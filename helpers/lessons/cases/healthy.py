@@ -418,7 +418,7 @@ RMSNorm = function(
     lambda g, x, weight: (g * weight * normal(x) / x, (g * normal(x)).sum(0)),
     "RMSNorm",
 )
-said = "The error of the gradient of `x`"
+said = "What the gradient of `x` is off by"
 broken("term-missing", frozen_beside_weight, said)(RMSNorm)
 
 

@@ -546,3 +546,31 @@ class Equilibrium(Function):
             found = step
         found = found * slope
         return found, found.T @ z
+
+
+class SlopeOfFourthPower(Function):
+    @staticmethod
+    def forward(ctx, g, x):
+        ctx.save_for_backward(g, x)
+        return g * 4 * x**3
+
+    @staticmethod
+    def backward(ctx, of_slope):
+        g, x = ctx.saved_tensors
+        return of_slope * 4 * x**3, of_slope * g * 12 * x
+
+
+@broken(
+    "double-backward-wrong",
+    lambda: draw((5,)),
+    "look at: `SlopeOfFourthPower`, which backward applies: `examine` it alone",
+)
+class FourthPower(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**4
+
+    @staticmethod
+    def backward(ctx, g):
+        return SlopeOfFourthPower.apply(g, *ctx.saved_tensors)

@@ -110,7 +110,7 @@ EXERCISE_1 = Exercise(
     kind=[_is_mode],
     properties=[_counts],
     success="it counts the products of both passes: one of a linear layer in "
-    "forward, and one for the gradient of each factor in backward.",
+    "forward, and one for each gradient that is asked for in backward.",
     hints=(
         "The mode's method is `__torch_dispatch__(self, func, types, args=(), "
         "kwargs=None)`.",
@@ -125,6 +125,8 @@ EXERCISE_1 = Exercise(
 
 
 class RankOne(Tensor):
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
     @staticmethod
     def __new__(cls, u, v):
         return Tensor._make_wrapper_subclass(
@@ -181,6 +183,9 @@ def _multiplies(attempt):
             yield _("`{name}` raises {error}").format(name=name, error=raised(error))
         expected = function(dense)
         yield wrong_outputs(given, expected, what=f"`{name}`")
+        if type(given) is not Tensor:
+            template = _("`{name}` is a {kind}, not a plain tensor.")
+            yield template.format(name=name, kind=type(given).__name__)
         if largest.numbers >= dense.numel():
             template = _(
                 "`{name}` is right, but it makes a tensor of {numbers:,} numbers."
@@ -218,6 +223,8 @@ EXERCISE_2 = Exercise(
     name="RankOne",
     reference=RankOne,
     stub="""class RankOne(Tensor):
+    __torch_function__ = torch._C._disabled_torch_function_impl  # results keep their own type
+
     @staticmethod
     def __new__(cls, u, v):
         return Tensor._make_wrapper_subclass(cls, (len(u), len(v)), dtype=u.dtype, device=u.device)
