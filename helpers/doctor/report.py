@@ -167,7 +167,7 @@ class Finding:
             yield _("the same change")
         elif self.change:
             yield _("{what} ({place})").format(what=self.change, place=self.place)
-        elif self.remedy:
+        elif self.remedy and not self.first_wrong:
             yield _("look at: {remedy}").format(remedy=self.remedy)
         pair = distinct(self.values.get("given"), self.values.get("expected"))
         ratio = distinct(self.values.get("ratio"), 1.0)

@@ -439,7 +439,7 @@ def attention(
             for t in tensors
         ]
     dtype, dim = tensors[0].dtype, len(batch) + 2
-    wide = torch.promote_types(dtype, torch.float32)
+    wide = torch.float32 if dtype.itemsize == 2 else dtype
     for n, tensor in enumerate(tensors):
         if tensor.dtype not in (dtype, torch.bool, wide if n == 3 else dtype):
             raise TypeError(f"{NAMES[n]} is {tensor.dtype}, but query is {dtype}")

@@ -8,11 +8,12 @@ chain.py      where a backward goes wrong first, by forward's own gradients
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..function.isolation import forgiving
 from ..measure.gradient import are_right
 from ..report import Change
+from ..words import listed
 from . import goals
 from .chain import FirstWrong, first_wrong
 from .goals import exits, other_flag
@@ -37,10 +38,8 @@ class Repair:
     @property
     def gaps(self):
         """What it fills of the gaps in the text of a wrong gradient."""
-        if self.change:
+        if self.change or self.first:
             return {"nameless": ""}
-        if self.first:
-            return {"nameless": "", "remedy": self.unused or ""}
         return {"remedy": self.unused} if self.unused else {}
 
 
@@ -59,7 +58,11 @@ def find(wrong, budget, few):
             return Repair(change)
         first = first_wrong(wrong, budget)
         found = goals.right_if(wrong, budget, few, first)
-        return Repair(*found, first, goals.unused(subject))
+        unused = goals.unused(subject)
+        if first and unused:
+            both = listed((first.first_wrong, unused), "; ")
+            first = replace(first, first_wrong=both)
+        return Repair(*found, first, unused)
     return Repair(first=first)
 
 

@@ -39,7 +39,7 @@ EXERCISE_1 = Exercise(
             {"grad_output * b, grad_output * a": "b.clone(), a.clone()"},
             "does not depend on grad_output",
         ),
-        ({".unsqueeze(1)": ".sum()"}, "goes over other dimensions than it should"),
+        ({".unsqueeze(1)": ".sum()"}, "holds a sum or a mean over it"),
         (
             {"grad_output * b,": "(grad_output * b).sum(0),"},
             "has shape (5,), but (4, 5) belongs",
