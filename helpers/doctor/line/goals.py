@@ -10,13 +10,7 @@ import torch
 from torch.autograd import Function
 
 from ..function.isolation import forgiving
-from ..function.source import (
-    UnsuitableError,
-    closure,
-    harmless,
-    nodes_of,
-    place,
-)
+from ..function.source import UnsuitableError, closure, harmless, nodes_of, place
 from ..function.subject import own_grads
 from ..measure.gradient import are_right
 from ..words import _, listed
