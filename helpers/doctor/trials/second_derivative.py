@@ -262,7 +262,8 @@ def applied(functions):
     found = {}
     for fn in (inspect.unwrap(cls.backward) for cls in functions):
         scope = fn.__globals__ | closure(fn)
-        for name in (getattr(node, "id", None) for node in nodes_of(fn)):
+        asked = [n for n in nodes_of(fn) if getattr(n, "attr", None) == "apply"]
+        for name in (getattr(node.value, "id", None) for node in asked):
             if isinstance(scope.get(name), type) and is_a_users(scope[name]):
                 found[f"`{name}`"] = None
     return found and _(APPLIED).format(these=listed(found))
