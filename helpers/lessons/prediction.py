@@ -35,7 +35,9 @@ def predicted(prediction, outcome, within=0.0, tempting=None):
         template = {
             True: _("✓ It is {outcome}, as you predicted."),
             False: _("✗ You predicted {prediction}; it is {outcome}."),
-            None: _("○ I read this as {prediction}; write it as: {wish}."),
+            None: _("○ I read this as {prediction}; write it as: {wish}.")
+            if asked["wish"]  # somebody may have typed over it
+            else _("○ I read this as {prediction}; write it in the question's words."),
         }[verdict]
     said = template.format(
         prediction=shown(prediction), outcome=shown(outcome), wish=asked["wish"]
@@ -61,10 +63,15 @@ def _wish():
 
 
 def shown(value):
-    """As one would say it: numbers to four digits, strings without quotes."""
+    """As one would say it: numbers to four digits, strings without quotes.
+
+    `Tensor` and `torch.float16`, typed without quotes, are said by their names.
+    """
     if isinstance(value, tuple | list):
         return ", ".join(map(shown, value)) or "[]"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return getattr(value, "__name__", str(value)).removeprefix("torch.")
 
 
 predicted.show = hold_back.show

@@ -29,7 +29,7 @@ def question(wish, outcome, within=0.0, tempting=()):
     """What `judged` has to know, and can be handed on as JSON.
 
     wish:     what the cell asks for: '"first" or "second"', "two numbers"; None if
-              nobody knows, and then every answer is one of the question's
+              nobody knows, and then only `outcome` and `tempting` say it
     outcome, tempting: what came out, and what else one may think, as text
     """
     asks = wish or ""
@@ -63,7 +63,7 @@ def judged(guess, asked):
         return given == _letters(right)
     given = _read(guess, asked)
     if given is None:
-        return None if asked["wish"] else False
+        return None
     right = _parts(right)
     if " and " in asked["outcome"]:
         given, right = sorted(given, key=str), sorted(right)
