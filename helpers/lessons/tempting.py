@@ -424,11 +424,16 @@ TEMPTING = {
         ),
     },
     "13 clamp": {
-        3: N_(
-            "Three weights lie in the range. But `clamp` does not see the weights: it sees "
-            "the rounded numbers."
+        (-3.8, 0.4, 2.8): N_(
+            "These lie in the range. But `clamp` does not see the weights: it sees the "
+            "rounded numbers."
         ),
-        5: N_("So it would be if `clamp` had the slope 1 at its ends. There it is 0."),
+        (-4.2, -3.8, 0.4, 2.8, 3.4): N_(
+            "So it would be if `clamp` had the slope 1 at its ends. There it is 0."
+        ),
+        (-4.2, -3.8, 0.4, 2.8): N_(
+            "So it would be if `clamp` had the slope 1 at its ends. There it is 0."
+        ),
     },
     "13 export": {
         (1, 1): N_(
@@ -438,11 +443,14 @@ TEMPTING = {
         (0, 0): N_("Plain operations have no `backward` to lose when exported."),
     },
     "13 start": {
-        "0": N_(
-            "From 0, the loop takes the most steps, and each one carries the gradient "
-            "further. The better the start, the fewer steps there are."
+        0: N_(
+            "The value is right. But the loop has ended after one step, and autograd "
+            "goes back through the steps that it has seen."
         ),
-        "1e-12 off": N_("Of the three, this one is in the middle: four steps."),
+        100: N_(
+            "The loop has ended after one step. That step alone carries a part of the "
+            "gradient."
+        ),
     },
     "13 several": {
         "converges": N_(
