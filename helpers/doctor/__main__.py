@@ -50,7 +50,8 @@ def load(target):
     """
     path, colon, name = target.rpartition(":")
     if not colon or path.endswith(".py") and not os.path.isfile(path):
-        parser().error(f"{target} must be module.py:name, and module.py a file")
+        line = _("{target} must be module.py:name, and module.py a file")
+        parser().error(line.format(target=target))
     if path.endswith(".py"):
         module = types.SimpleNamespace(**runpy.run_path(path, run_name="examined"))
     else:
@@ -59,7 +60,7 @@ def load(target):
         except ModuleNotFoundError as error:
             parser().error(f"{target}: {error}")
     if not hasattr(module, name):
-        parser().error(f"{path} has no {name}")
+        parser().error(_("{path} has no {name}").format(path=path, name=name))
     fn = getattr(module, name)
     return fn() if isinstance(fn, type) and issubclass(fn, torch.nn.Module) else fn
 
@@ -105,57 +106,53 @@ def show(report, as_json, findings):
 
 
 def parser():
-    """The options of the command line."""
+    """The options of the command line, with help in the language of the course."""
+    example = _("example: {command}")
+    command = f"python -m {__package__} mine.py:Scale --input 3x4 --value 2.5"
     made = argparse.ArgumentParser(
         prog=f"python -m {__package__}",
-        description="Examine a gradient. Exit status: 0 right, 1 wrong, 2 not run.",
-        epilog=f"example: python -m {__package__} mine.py:Scale --input 3x4 --value "
-        f"2.5",
+        description=_("Examine a gradient. Exit status: 0 right, 1 wrong, 2 not run."),
+        epilog=example.format(command=command),
     )
     add = made.add_argument
-    add("target", nargs="?", help="module.py:name or package.module:name")
+    add("target", nargs="?", help=_("module.py:name or package.module:name"))
     add(
         "--run",
         nargs=argparse.REMAINDER,
-        help="make rounds over script.py and its args",
+        help=_("make rounds over script.py and its args"),
     )
-    for name, kind, shown, what in (
-        ("--input", tensor, "3x4[:dtype]", "a random tensor"),
-        ("--trained", trained, "3x4[:dtype]", "one of those that require a gradient"),
-        ("--value", number, "2.5", "a number"),
-    ):
-        add(
-            name,
-            type=kind,
-            metavar=shown,
-            help=f"{what}, in the order of arguments",
-            dest="inputs",
-            action="append",
-            default=[],
-        )
-    add("--reference", metavar="TARGET", help="what computes the same; it is believed")
+    inputs = {"dest": "inputs", "action": "append", "default": []}
+    shape = {"metavar": "3x4[:dtype]", **inputs}
+    what = _("a random tensor, in the order of arguments")
+    add("--input", type=tensor, help=what, **shape)
+    what = _("one of those that require a gradient, in the order of arguments")
+    add("--trained", type=trained, help=what, **shape)
+    what = _("a number, in the order of arguments")
+    add("--value", type=number, help=what, metavar="2.5", **inputs)
+    what = _("what computes the same; it is believed")
+    add("--reference", metavar="TARGET", help=what)
     add("--unfaithful", action="store_true", help="faithful=False")
-    add("--json", action="store_true", help="print what is found as JSON")
-    add("--seconds", type=float, default=SECONDS, help="before --run: for all together")
-    add("--child", action="store_true", help="before --run: in a child process")
-    for name, what in (("--skip", "leave out"), ("--accept", "faithful=False for")):
-        add(
-            name,
-            action="append",
-            default=[],
-            metavar="NAME",
-            help=f"before --run: {what} the Function of this name",
-        )
+    add("--json", action="store_true", help=_("print what is found as JSON"))
+    what = _("before --run: for all together")
+    add("--seconds", type=float, default=SECONDS, help=what)
+    what = _("before --run: in a child process")
+    add("--child", action="store_true", help=what)
+    names = {"action": "append", "default": [], "metavar": "NAME"}
+    what = _("before --run: leave out the Function of this name")
+    add("--skip", help=what, **names)
+    what = _("before --run: faithful=False for the Function of this name")
+    add("--accept", help=what, **names)
     return made
 
 
 def main(argv=None):
     """Examine what the command line names; returns the exit status."""
-    options = parser().parse_args(argv)
     speak_its_language()
+    options = parser().parse_args(argv)
     if options.run:
         if not os.path.isfile(options.run[0]):
-            parser().error(f"there is no file {options.run[0]}")
+            line = _("there is no file {path}")
+            parser().error(line.format(path=options.run[0]))
         if own := {"--json", "--skip", "--accept", "--child"} & {*options.run[1:]}:
             names = ", ".join(sorted(own))
             line = _("{names} goes to {script}: for the doctor, before --run")
@@ -169,7 +166,7 @@ def main(argv=None):
             child=options.child,
         )
     if not options.target or not options.inputs:
-        parser().error("give a target and an --input, or --run script.py")
+        parser().error(_("give a target and an --input, or --run script.py"))
     fn = load(options.target)
     reference = options.reference and load(options.reference)
     more = {"faithful": not options.unfaithful, "reference": reference}

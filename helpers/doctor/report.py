@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 import torch
 
 from .course import section_of
-from .words import N_, _, listed, number
+from .words import N_, _, followed, listed, number
 
 # White words on these colours can be read, and these colours on a white and on a black
 # page.
@@ -157,7 +157,7 @@ class Finding:
 
         known: changes that have been said before, to which this one is added
         """
-        said = f"{self.message} {self.meant}".rstrip()
+        said = followed(self.message, self.meant)
         yield _("({code}): {message}").format(code=self.code, message=said)
         if self.right_so_far:
             yield _("right so far: {what}").format(what=self.right_so_far)
@@ -259,7 +259,7 @@ class Text:
         return Finding(
             self.code,
             severity or self.severity,
-            " ".join([said, *further]),
+            followed(said, *further),
             _(meant).format(how=accept),
             _(self.look).format(**gaps) if remedy is None else remedy,
             input=x,

@@ -25,6 +25,13 @@ def listed(parts, between=COMMA, last=None):
     return _(last or between).join([_(between).join(before), end] if before else [end])
 
 
+def followed(first, *others):
+    """Sentences, one after the other; None or "" among the others stands for nothing."""
+    for other in filter(None, others):
+        first = _("{before} {after}").format(before=first, after=other)
+    return first
+
+
 def number(n, templates):
     """The first template if it is one, else the second, with this number."""
     return _(templates[n != 1]).format(n=n)

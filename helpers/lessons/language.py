@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from helpers.doctor import words
-from helpers.doctor.words import N_, listed
+from helpers.doctor.words import N_, followed, listed
 
 __all__ = ["N_", "_", "at", "followed", "language", "listed"]
 
@@ -36,13 +36,6 @@ def at(where, wrong):
     if not (where and wrong):
         return wrong
     return _("{where}: {words}").format(where=where, words=wrong)
-
-
-def followed(first, *others):
-    """Sentences, one after the other; None among the others stands for nothing."""
-    for other in filter(None, others):
-        first = _("{before} {after}").format(before=first, after=other)
-    return first
 
 
 def language():

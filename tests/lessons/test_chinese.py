@@ -1,5 +1,6 @@
 """No English leaves the Chinese edition: what the doctor and its commands say."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -8,6 +9,8 @@ import sys
 import pytest
 
 from helpers.doctor import words
+from helpers.doctor.line import chain
+from helpers.doctor.report import what_was
 from helpers.lessons.cases import BROKEN, HEALTHY
 from helpers.lessons.language import VARIABLE, _
 
@@ -20,6 +23,11 @@ NAMES = set(
 )
 QUOTED = re.compile(r"(报错|抛出|Error|Warning|Exception).*", re.DOTALL)
 
+BLANK = re.compile(
+    r"[，。；：！？（）] +\S|\S +[，。；：！？（）]"
+)  # Chinese has none there
+BESIDE_CODE = re.compile(r"[一-鿿]`\w|\w`[一-鿿]")  # but there it has one
+
 
 def english(report):
     """Words of a report that are no code, no name and no quoted message."""
@@ -27,6 +35,13 @@ def english(report):
         line = re.sub(r"`[^`]*`|\([a-z-]+\)", "", QUOTED.sub("", line))
         words = re.findall(r"(?<![\w./=-])[a-z]{3,}(?![\w(./=-])", line)
         yield from (word for word in words if word not in NAMES)
+
+
+HERE_THERE_USES = (
+    [chain.LOCAL, chain.IN_A_RUN, chain.RETURNED],
+    [chain.OF_FORWARD, "`{name}`"],
+    [chain.WHOLE_LINE, chain.IN_LINE, chain.OUTPUT],
+)
 
 
 @pytest.fixture
@@ -39,8 +54,20 @@ def chinese(monkeypatch):
 def test_a_finding(code, chinese):
     case = OF_EACH_CODE[code]
     report = case.examine(**case.options)
-    said = [*(f.message for f in report.findings), *(f.remedy for f in report.findings)]
-    assert not list(english("\n".join(said))), str(report)
+    said = [line for finding in report.findings for line in finding.lines()]
+    said = "\n".join([*said, *what_was(report.judged)])
+    assert not list(english(said)), said
+    assert not BLANK.search(said), said
+
+
+def test_a_first_wrong_line(chinese):
+    gaps = {"name": "g", "line": 7, "run": 1, "runs": 2, "operation": "mul"}
+    gaps |= {"text": "y = g * x"}
+    for text in chain.PART, chain.MULTIPLE, chain.GRADIENT, chain.SHARE, chain.VALUE:
+        for places in itertools.product(*HERE_THERE_USES):
+            here, there, uses = (words._(place).format(**gaps) for place in places)
+            said = words._(text).format(here=here, there=there, uses=uses, factor=2)
+            assert not BLANK.search(said) and not BESIDE_CODE.search(said), said
 
 
 def test_english_is_seen():

@@ -52,6 +52,7 @@ GRADIENT = N_(
 SHARE = N_("{here} should be what comes to {there} through {uses}")
 VALUE = N_("{here} is not what forward computes as {there}")
 LOCAL = N_("`{name}` (line {line})")
+OF_FORWARD = N_("`{name}` in line {line}")
 IN_A_RUN = N_("`{name}` (line {line}, run {run} of {runs})")
 RETURNED = N_("what is returned for `{name}` (line {line})")
 WHOLE_LINE = N_("line {line}, `{text}`")
@@ -665,7 +666,7 @@ class Search:
         )
         gaps = {"here": self.here(key), "there": f"`{local.name}`"}
         if local.line:
-            gaps["there"] = _(LOCAL).format(name=local.name, line=local.line)
+            gaps["there"] = _(OF_FORWARD).format(name=local.name, line=local.line)
         text = VALUE if target.value else GRADIENT
         if target.uses is not None:
             text, gaps["uses"] = SHARE, self.through(local, target.uses)

@@ -14,7 +14,7 @@ from ..function.source import place_of, saving
 from ..function.tensors import as_vector
 from ..measure.gradient import are_right, in_a_corner
 from ..report import DRAWN, MEANT, TEXTS, Change, Text, note
-from ..words import N_, _, listed
+from ..words import N_, _, followed, listed
 from .again import STATE_BETWEEN_CALLS
 
 UNFAITHFUL = note(
@@ -163,7 +163,7 @@ def but_for_in_place(exam, wrong):
         exam.findings[exam.findings.index(finding)] = replace(
             finding,
             severity="error",
-            message=f"{finding.message} {_(AS_BEFORE).format(these=these)}",
+            message=followed(finding.message, _(AS_BEFORE).format(these=these)),
             also_wrong=tuple(told),
         )
     return rest

@@ -22,7 +22,7 @@ from ..function.tensors import (
     tensors,
 )
 from ..report import ACCEPT, CUT_OFF, MEANT, SEVERITIES, Judged, Report
-from ..words import N_, _
+from ..words import N_, _, followed
 from .state import State
 
 try:
@@ -49,7 +49,7 @@ def join_shapes(findings):
     for note in [f for f in findings if f.code == "engine-sums"]:
         for k, f in enumerate(findings):
             if f.severity == "error" and f.input == note.input:
-                findings[k] = replace(f, message=f"{f.message} {note.message}")
+                findings[k] = replace(f, message=followed(f.message, note.message))
                 findings.remove(note)
                 break
 

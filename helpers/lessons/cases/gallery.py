@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from helpers.lessons.judge.source import source_of
-from helpers.lessons.language import N_, _
+from helpers.lessons.language import N_, _, followed
 
 from . import BROKEN, HEALTHY, PATIENTS
 
@@ -37,7 +37,7 @@ def consult(name):
     # Without the line's number, which is that of a file of the helpers.
     look = _("look at: {remedy}").format(remedy=finding.remedy)
     advice = finding.change or look
-    said = f"{finding.message} {finding.meant}".rstrip()
+    said = followed(finding.message, finding.meant)
     lines = [f"doctor ({finding.code}): {said}", advice]
     for line in lines:
         print(textwrap.fill(line, 96, break_on_hyphens=False, break_long_words=False))

@@ -49,7 +49,7 @@ paths(
             "s + gate * s * (1 - s)",
             "s",
             "gradient-wrong",
-            "gradient of `gate` (line 6): what comes through `sigmoid` in line 8, "
+            "gradient of `gate` in line 6: what comes through `sigmoid` in line 8, "
             "`act = gate * torch.sigmoid(gate)` is missing",
             "`d_act` (line 18) is the gradient of `act`",
             "for `w_gate` is wrong, too",
