@@ -594,28 +594,37 @@ TEMPTING = {
         "metres": N_("That is what it should be. Who would have told the class?"),
         "square metres": N_("Autograd ran below the class, and nobody set a unit."),
     },
-    "18 functions": {
-        3: N_("`backward` is a call, too."),
-        6: N_("The operations of the backward pass are not called from Python."),
-    },
     "18 type": {
         3: N_("For the gradient of `D`, both factors are plain tensors."),
         1: N_("The gradient of `x` is a product with `D`, too."),
     },
     "18 other way": {
-        ("Diagonal", "Diagonal"): N_(
-            "`x @ D.t()` does not pass `F.linear`, so your rule does not meet it."
-        ),
         ("Tensor", "Tensor"): N_(
-            "`F.linear` meets your rule, and the table knows `t`: the gradient comes "
-            "back as a `Diagonal`."
+            "So it would be if the engine could add the two. It adds a `Diagonal` to a "
+            "dense gradient, and that sum is not in the table."
         ),
         ("Tensor", "Diagonal"): N_(
-            "The rule stands in place of `F.linear`, not of `@`."
+            "The first is right. For the second, the engine has to add a dense gradient "
+            "to a `Diagonal`, and that sum is not in the table."
+        ),
+        ("Diagonal", "Diagonal"): N_(
+            "`x @ D` does not pass `F.linear`, so your rule does not meet it."
+        ),
+        ("raises", "raises"): N_(
+            "The table has `mm`, so `x @ D` runs, and autograd has a formula for its "
+            "gradient."
         ),
     },
     "18 version": {
-        0: N_("Nothing was written. But which name had the operation?"),
+        "BD": N_("Nothing was written. But which name had the operation?"),
+        "B": N_("Nothing was written. But which name had the operation?"),
+        "BCD": N_(
+            "The gradient belongs to the forward pass, in which the fallback is right. "
+            "And autograd counts by the name of the operation."
+        ),
+        "CD": N_(
+            "The gradient belongs to the forward pass, in which the fallback is right."
+        ),
     },
     "19 dropped": {
         "neither": N_(
