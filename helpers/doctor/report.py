@@ -104,6 +104,32 @@ def what_was(judged):
     ]
 
 
+# What the given inputs leave open, though their gradients are right.
+ONE_ROW = N_("not seen: more than one row, as `{x}` has one")
+NO_REPEAT = N_("not seen: a value of `{x}` that repeats")
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output: its name, its dtype, and whether it carries a gradient."""
+
+    output: str
+    dtype: str
+    gradient: bool
+
+
+def what_came_out(outputs):
+    """Of several outputs, which carry a gradient: a list of one sentence, or none."""
+    with_gradient, without = _("`{y}` ({dtype})"), _("`{y}` ({dtype}, no gradient)")
+    words = [
+        (with_gradient if one.gradient else without).format(
+            y=one.output, dtype=one.dtype
+        )
+        for one in outputs
+    ]
+    return [_("outputs: {what}").format(what=listed(words))] if len(words) > 1 else []
+
+
 # --- findings -------------------------------------------------------------------------
 
 
@@ -288,12 +314,16 @@ class Report:
 
     examined: False if forward did not run, or there is nothing to differentiate
     judged:   a `Judged` for each input
+    unseen:   what these inputs leave open, in sentences
+    outputs:  an `Output` for each output
     """
 
     name: str
     findings: list
     examined: bool = True
     judged: list = field(default_factory=list)
+    unseen: list = field(default_factory=list)
+    outputs: list = field(default_factory=list)
 
     @property
     def ok(self):
@@ -308,9 +338,14 @@ class Report:
         found = listed(found) if found else nothing
         return _("{name}: {found}").format(name=self.name, found=found)
 
+    @property
+    def scope(self):
+        """What was judged and what was not, in sentences."""
+        return what_was(self.judged) + self.unseen + what_came_out(self.outputs)
+
     def __repr__(self):
         lines = [self.headline(), *shown(self.findings)]
-        for line in what_was(self.judged):
+        for line in self.scope:
             lines += wrapped(line, "  ", "    ")
         return "\n".join(lines)
 
@@ -324,7 +359,7 @@ class Report:
             rows.append(
                 f'<div style="{FRAME.format(colour)}">{mark} {first}{rest}</div>'
             )
-        for line in what_was(self.judged):
+        for line in self.scope:
             rows.append(f"<div><small>{marked_up(line)}</small></div>")
         return "".join(rows)
 
@@ -336,6 +371,8 @@ class Report:
             "examined": self.examined,
             "findings": [flat(finding, jacobians) for finding in self.findings],
             "judged": [asdict(one) for one in self.judged],
+            "unseen": self.unseen,
+            "outputs": [asdict(one) for one in self.outputs],
         }
 
     def to_json(self, jacobians=False):

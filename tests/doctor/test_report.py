@@ -126,10 +126,31 @@ def test_a_report_is_json_without_jacobians_unless_they_are_asked_for():
     assert f"version {told['version']} of this schema" in readme
     assert all(
         f"`{name}`" in readme
-        for name in {*told, *found, *told["judged"][0]} - {"version"}
+        for name in {*told, *found, *told["judged"][0], *told["outputs"][0]}
+        if name != "version"
     )
     (found,) = json.loads(report.to_json(jacobians=True))["findings"]
     assert len(found["values"]["given_jacobian"]) == 6
+
+
+@pytest.mark.parametrize(
+    "n, index, unseen", [(1, [1], 2), (3, [0, 2, 1], 1), (3, [0, 0, 1], 0)]
+)
+def test_what_the_inputs_leave_open_is_said(n, index, unseen):
+    (scores,) = draw((n, 4))
+    cross_entropy = torch.nn.functional.cross_entropy
+    report = examine(cross_entropy, scores, torch.tensor(index), lines=False)
+    assert len(report.unseen) == unseen and all(s in str(report) for s in report.unseen)
+
+
+def test_each_of_several_outputs_is_described():
+    def largest(x):
+        return x.max(-1)
+
+    report = examine(largest, torch.randn(2, 4), lines=False)
+    found = {(one.dtype, one.gradient) for one in report.outputs}
+    assert found == {("float32", True), ("int64", False)}
+    assert "(int64, no gradient)" in str(report)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1 + 2j, torch.float16])

@@ -54,6 +54,7 @@ class Run:
     saved: list
     stale: bool  # was something saved changed before forward returned?
     others: list  # outputs that have no gradient
+    returned: list  # all outputs, as pairs (name, tensor)
     state: list  # of the module, as forward has left it
     examined: list  # those of `passed` that belong to the leaves
     freed: bool = False  # has backward freed the memory of what was saved?
@@ -390,6 +391,7 @@ class Subject:
             saved,
             stale,
             others,
+            everything,
             left,
             [passed[k] for k in self.examined],
         )

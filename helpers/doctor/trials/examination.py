@@ -11,7 +11,7 @@ from ..causes.exceptions import told
 from ..function.budget import Budget
 from ..function.isolation import CallError, draws
 from ..function.private import has_numbers, methods, on_ctx, transforming
-from ..function.subject import Subject, graph, name_of
+from ..function.subject import Subject, graph, is_index, name_of
 from ..function.tensors import (
     Dice,
     as_vector,
@@ -21,7 +21,17 @@ from ..function.tensors import (
     largest,
     tensors,
 )
-from ..report import ACCEPT, CUT_OFF, MEANT, SEVERITIES, Judged, Report
+from ..report import (
+    ACCEPT,
+    CUT_OFF,
+    MEANT,
+    NO_REPEAT,
+    ONE_ROW,
+    SEVERITIES,
+    Judged,
+    Output,
+    Report,
+)
 from ..words import N_, _, followed
 from .state import State
 
@@ -52,6 +62,16 @@ def join_shapes(findings):
                 findings[k] = replace(f, message=followed(f.message, note.message))
                 findings.remove(note)
                 break
+
+
+def what_is_open(subject):
+    """What these inputs cannot show, in sentences: sums over one row, say."""
+    tables = [k for k in subject.examined if subject.tensors[k].dim() > 1]
+    if tables and len(subject.tensors[tables[0]]) == 1:
+        yield _(ONE_ROW).format(x=subject.names[tables[0]])
+    for x, t in zip(subject.names, subject.tensors, strict=True):
+        if is_index(t) and len(t.unique()) == t.numel():
+            yield _(NO_REPEAT).format(x=x)
 
 
 def tolerance(eps):
@@ -121,7 +141,20 @@ class Examination:
         order = [*SEVERITIES]
         self.findings.sort(key=lambda f: (f.code == LAST, order.index(f.severity)))
         judged = [self.judged[x] for x in self.subject.names if x in self.judged]
-        return Report(self.subject.label, self.findings, self.examined, judged)
+        unseen, outputs = [], []
+        if any(one.points for one in judged):
+            unseen, outputs = [*what_is_open(self.subject)], self.outputs()
+        what = self.findings, self.examined, judged, unseen, outputs
+        return Report(self.subject.label, *what)
+
+    def outputs(self):
+        """An `Output` for each, in the dtypes that the caller gets."""
+        with contextlib.suppress(CallError), self.as_it_was_given():
+            return [
+                Output(name, str(t.dtype).removeprefix("torch."), t.requires_grad)
+                for name, t in self.another_run().returned
+            ]
+        return []
 
     @property
     def line(self):
