@@ -229,12 +229,14 @@ TEMPTING = {
     },
     "6 frozen": {
         (False, False, False): N_(
-            "No parameter of this layer is trained. But the first layer is, and its "
-            "gradient comes through this one."
+            "Freezing keeps the parameters from training. A running mean is no "
+            "parameter: `forward` changes it."
         ),
-        (True, True, True): N_(
-            "`requires_grad_(False)` froze the weight and the bias."
+        (True, False, False): N_(
+            "`no_grad` stops the recording, not the computing, and the running mean is "
+            "computed."
         ),
+        (True, True, True): N_("`eval()` tells the module to use what it has."),
     },
     "7 owner": {
         (2, 8): N_("Block 5 begins at pixel 8. Thread (1, 0) is one further."),
