@@ -55,7 +55,11 @@ BRANCHES = {  # of a line whose own derivative PyTorch may get wrong
 
 
 def cases():
-    """(inputs, grad_output, where, a key of the sentences) in the order of looking."""
+    """(inputs, grad_output, where, a key of the sentences) in the order of looking.
+
+    Near 800 the judge sees a second derivative that is nan, as where exp(x) is infinite;
+    near -800 that of its own logaddexp is nan, and nothing is compared.
+    """
     x, g = random(4, 5, seed=1), random(4, 5, seed=2)
     near = _("at numbers near {far:g}")
     yield x, torch.ones_like(x), "", "value"
@@ -92,6 +96,7 @@ def front_attempt(folder):
                 "expected": data_of(g * torch.sigmoid(x)),
                 "where": where,
                 "sentence": sentence,
+                "finite": where != "" and x.min().item() > 0,
             }
             for x, g, where, sentence in cases()
         ]

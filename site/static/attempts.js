@@ -6,7 +6,7 @@ const attempts = (() => {
   const { Beyond, Wrong, Tensor, isTensor, isNumber, said } = evaluated;
   const filled = (template, gaps) =>
     template.replace(/\{(\w+)\}/g, (gap, name) => name in gaps ? String(gaps[name]) : gap);
-  const valueOf = value => typeof value === "number" ? BigInt(value)
+  const valueOf = value => typeof value === "number" ? value
     : new Tensor(value.shape, value.data.map(Number), "float64");
 
   // A number to some digits, as Python's format "g" writes it.
@@ -55,9 +55,9 @@ const attempts = (() => {
     }
   };
 
-  // PyTorch may get the derivative of such a line wrong, which is not looked at here: at a kink, and where
-  // the branch that is not taken is infinite.
-  const BRANCHES = /[<>]|\b(where|clamp|clip|maximum|minimum|masked_fill|relu|abs|sign)\b/;
+  // PyTorch may get the derivative of such a line wrong, which is not looked at here: at a kink, where
+  // the branch that is not taken is infinite, and where a step on the way is.
+  const BRANCHES = /[<>]|\b(where|clamp|clip|maximum|minimum|masked_fill|relu|abs|sign|sqrt)\b/;
 
   const judged = (typed, asked) => { // [mark, sentence]
     const { number, words } = asked;
@@ -68,16 +68,22 @@ const attempts = (() => {
     if (line === "" || line === "...") return ["○", filled(words.untouched, { number })];
     const cases = asked.cases.map(({ given, expected, ...more }) =>
       ({ given: given.map(valueOf), expected: valueOf(expected), ...more }));
-    const mine = cases.map(({ given }) => outcome(line, names, given));
+    let overflows = false; // in a case that asks
+    const mine = cases.map(({ given, finite }) => {
+      evaluated.overflows = false;
+      const value = outcome(line, names, given);
+      overflows ||= finite && evaluated.overflows;
+      return value;
+    });
     const beyond = mine.find(value => value instanceof Beyond)
       ?? (asked.tuples && mine.some(Array.isArray) ? new Beyond(line) : null);
     if (beyond) return ["○", at(number, filled(words.beyond, { what: beyond.message }))];
     const wrong = cases.map(({ expected, where, sentence }, n) => {
-      const error = mine[n] instanceof Wrong && filled(words[mine[n].kind], mine[n].gaps);
+      const error = mine[n] instanceof Wrong && filled(words[mine[n].message], mine[n].gaps);
       const found = error || difference(mine[n], expected, asked, words[sentence]);
       return found && at(where, found);
     }).find(Boolean);
-    if (!wrong && asked.branches && BRANCHES.test(line)) return ["○", asked.branches];
+    if (!wrong && asked.branches && (overflows || BRANCHES.test(line))) return ["○", asked.branches];
     if (!wrong) return ["✓", at(number, asked.right)];
     const like = (one, other) => isTensor(one) && isTensor(other)
       && !difference(one, other, asked) && !difference(other, one, asked);

@@ -1,17 +1,22 @@
-// A line of Python on small tensors: evaluated("g * x.sum(0)", {g, x}). Expressions only.
-// An int of Python is a BigInt here, a float a number, a tuple or list an array. What is not surely
-// done as PyTorch does it is Beyond this page, and is run in the course.
+// A line of Python on small tensors: evaluated("g * x.sum(0)", {g, x}). An int is a number here, a
+// float a Float, a tuple or list an array. What is not surely done as PyTorch does it is Beyond this
+// page, and so is what makes an error here: the course runs it.
 
 const evaluated = (() => {
   class Beyond extends Error {}
-  class Wrong extends Error { // where PyTorch raises an error, too: a kind of the page's sentences
-    constructor(kind, gaps) { super(kind); Object.assign(this, { kind, gaps }); }
-  }
+  class Wrong extends Error {} // where PyTorch raises an error, too: a kind of the page's sentences
+  class Float extends Number {}
   const beyond = what => { throw new Beyond(what); };
-  const wrong = (kind, gaps = {}) => { throw new Wrong(kind, gaps); };
+  const wrong = (kind, gaps = {}) => { throw Object.assign(new Wrong(kind), { gaps }); };
+  const isInt = Number.isInteger; // not of a Float
+  const isNumber = value => value instanceof Float || ["number", "boolean"].includes(typeof value);
+  const isTensor = value => value instanceof Tensor;
   const said = shape => `(${shape.join(", ")}${shape.length === 1 ? "," : ""})`;
+  const misfit = (kind, one, other) => wrong(kind, { one: said(one), other: said(other) });
   const product = list => list.reduce((all, n) => all * n, 1);
   const total = list => list.reduce((sum, n) => sum + n, 0);
+  const range = size => Array.from({ length: size }, (_, n) => n);
+  const put = (list, at, n) => list.map((old, k) => k === at ? n : old);
 
   // ---- Tensors
 
@@ -19,181 +24,143 @@ const evaluated = (() => {
   const DTYPES = ["bool", "int64", "float32", "float64"];
   const FLOAT = 2; // the category of both kinds of float
   const category = dtype => Math.min(DTYPES.indexOf(dtype), FLOAT);
+  const isFloat = x => category(x.dtype) === FLOAT;
   const floating = dtype => category(dtype) === FLOAT ? dtype : "float32"; // PyTorch's default
-  const rounded = (dtype, n) => dtype === "float32" ? Math.fround(Number(n)) : Number(n);
+  const rounded = (dtype, n) => dtype === "float32" ? Math.fround(n) : Number(n);
 
   class Tensor { // dense: its elements lie in memory in their order
     constructor(shape, data, dtype, dense = true) { Object.assign(this, { shape, data, dtype, dense }); }
     at(place) { return this.data[place.reduce((n, i, dim) => n * this.shape[dim] + i, 0)]; }
     shaped(shape) { return new Tensor(shape, this.data, this.dtype, this.dense); }
-  }
-  const isTensor = value => value instanceof Tensor;
-  const isNumber = value => ["number", "bigint", "boolean"].includes(typeof value);
-  const built = (shape, dtype, at, dense = true) => { // at(place) is the element there
-    if (product(shape) > LARGEST) beyond(said(shape));
-    const data = [], place = shape.map(() => 0);
-    for (let left = product(shape); left > 0; left--) {
-      data.push(rounded(dtype, at(place)));
-      for (let dim = shape.length; dim-- && ++place[dim] === shape[dim];) place[dim] = 0;
+    stretched(place) { // the element there, if a dimension of size 1 is as long as needed
+      return this.at(this.shape.map((n, dim) => n === 1 ? 0 : place[dim + place.length - this.shape.length]));
     }
-    return new Tensor(shape, data, dtype, dense);
+  }
+  const built = (shape, dtype, at, dense = false) => { // at(place) is the element there
+    if (product(shape) > LARGEST) beyond(said(shape));
+    const place = shape.map(() => 0);
+    return new Tensor(shape, range(product(shape)).map(() => {
+      const element = rounded(dtype, at(place));
+      evaluated.overflows ||= Math.abs(element) === Infinity;
+      for (let dim = shape.length; dim-- && ++place[dim] === shape[dim];) place[dim] = 0;
+      return element;
+    }), dtype, dense);
   };
 
   // The dtype in which PyTorch computes. Tensors with dimensions decide it, unless one without, or
   // after it a number, is of a higher category.
-  const NUMBERS = { boolean: "bool", bigint: "int64", number: "float32" };
-  const common = (...values) => {
+  const NUMBERS = { boolean: "bool", number: "int64", object: "float32" };
+  const common = (...values) => [0, 1, 2].reduce((result, now) => {
     const rank = value => !isTensor(value) ? 2 : value.shape.length ? 0 : 1;
-    const dtypes = values.map(value => value?.dtype ?? NUMBERS[typeof value] ?? beyond("…"));
-    return [0, 1, 2].reduce((result, now) => {
-      const all = dtypes.filter((_, n) => rank(values[n]) === now).map(dtype => DTYPES.indexOf(dtype));
-      const highest = DTYPES[Math.max(...all)];
-      return all.length && (!result || category(highest) > category(result)) ? highest : result;
-    }, null);
-  };
-  const broadcast = (one, other) => {
-    const ndim = Math.max(one.length, other.length);
-    return Array.from({ length: ndim }, (_, dim) => {
-      const [a, b] = [one, other].map(shape => shape[dim - ndim + shape.length] ?? 1);
-      return a === b || b === 1 ? a : a === 1 ? b : wrong("broadcast", { one: said(one), other: said(other) });
-    });
-  };
+    const dtypeOf = value => value?.dtype ?? (isNumber(value) ? NUMBERS[typeof value] : beyond("…"));
+    const all = values.filter(value => rank(value) === now).map(value => DTYPES.indexOf(dtypeOf(value)));
+    const highest = DTYPES[Math.max(...all)];
+    return category(highest) > category(result) ? highest : result;
+  }, null);
+  const broadcast = (one, other) => range(Math.max(one.length, other.length)).reverse().map(back => {
+    const [a, b] = [one, other].map(shape => shape.at(-1 - back) ?? 1);
+    return a === b || b === 1 ? a : a === 1 ? b : misfit("broadcast", one, other);
+  });
   // f of the elements, which are numbers of the dtype `of`; the result is of `dtype`.
   const elementwise = (f, of, dtype, ...values) => {
     const shape = values.map(value => value.shape ?? []).reduce(broadcast);
-    const readers = values.map(value => !isTensor(value) ? () => rounded(of, value) : place =>
-      rounded(of, value.at(value.shape.map((n, dim) => n === 1 ? 0 : place[dim + place.length - value.shape.length]))));
-    const dense = values.every(value => !isTensor(value) || value.dense);
-    return built(shape, dtype, place => f(...readers.map(read => read(place))), dense);
+    const read = (value, place) => rounded(of, isTensor(value) ? value.stretched(place) : value);
+    return built(shape, dtype, place => f(...values.map(value => read(value, place))),
+      values.every(value => value.dense ?? true));
   };
 
-  const dimOf = (shape, dim) => {
-    const n = Math.max(shape.length, 1), d = typeof dim === "bigint" ? Number(dim) : beyond("dim");
-    return d < -n || d >= n ? wrong("dim", { dim: d, shape: said(shape) }) : (d + n) % n;
-  };
-  const everyDim = shape => shape.map((_, dim) => dim);
+  const indexOf = (size, index, kind, gaps) => !isInt(index) ? beyond(kind)
+    : index < -size || index >= size ? wrong(kind, gaps) : (index + size) % size;
+  const oneOf = (size, index) => indexOf(size, index, "index", { index, size });
+  const dimOf = (shape, dim) => indexOf(Math.max(shape.length, 1), dim, "dim", { dim, shape: said(shape) });
   const dimsOf = (shape, dims) => {
-    const all = dims === null || dims.length === 0 ? everyDim(shape) : [dims].flat().map(dim => dimOf(shape, dim));
+    const all = dims === null || dims.length === 0 ? range(shape.length) : [dims].flat().map(dim => dimOf(shape, dim));
     return new Set(all).size === all.length ? all : beyond("dim");
   };
-  const reduced = (f, dtype, x, dim, keepdim) => { // f of the list of elements along dimensions
+  const reduced = (f, dtype, x, dim, keepdim = false) => { // f of the list of elements along dimensions
     if (typeof keepdim !== "boolean" || keepdim && dim === null) beyond("keepdim");
     const dims = dimsOf(x.shape, dim), sizes = wanted => x.shape.map((n, d) => dims.includes(d) === wanted ? n : 1);
-    const all = built(sizes(false), dtype, place => {
-      const list = [];
-      built(sizes(true), "float64", step => list.push(x.at(place.map((i, d) => i + step[d]))));
-      return f(list);
-    });
+    const all = built(sizes(false), dtype, place =>
+      f(built(sizes(true), "float64", step => x.at(place.map((i, d) => i + step[d]))).data));
     return keepdim ? all : all.shaped(all.shape.filter((_, d) => !dims.includes(d)));
   };
+  const picked = (x, dim, rows) => built(put(x.shape, dim, rows.length), x.dtype,
+    place => x.at(put(place, dim, rows[place[dim]])));
 
-  const sizesOf = args => args.flat().map(n => typeof n === "bigint" ? Number(n) : beyond("size"));
-  const reshaped = (x, ...args) => {
-    const sizes = sizesOf(args), known = product(sizes.filter(n => n !== -1));
-    const shape = sizes.map(n => n === -1 ? x.data.length / known : n);
-    if (product(shape) !== x.data.length || !shape.every(Number.isInteger))
-      wrong("reshape", { one: said(x.shape), other: said(sizes) });
+  const reshaped = (x, sizes) => {
+    const shape = sizes.map(n => n === -1 ? x.data.length / -product(sizes) : n);
+    if (product(shape) !== x.data.length || !shape.every(isInt)) misfit("reshape", x.shape, sizes);
     return new Tensor(shape, x.data, x.dtype);
   };
-  const viewed = (x, ...args) => x.dense ? reshaped(x, ...args) : beyond("view");
-  const permuted = (x, order) => built(order.map(dim => x.shape[dim]), x.dtype,
-    place => x.at(order.map((_, dim) => place[order.indexOf(dim)])), false);
-  const transposed = (x, one, other) => {
-    const order = everyDim(x.shape), [a, b] = [dimOf(x.shape, one), dimOf(x.shape, other)];
-    [order[a], order[b]] = [order[b], order[a]];
-    return permuted(x, order.slice(0, x.shape.length));
+  const permuted = (x, dims) => {
+    const order = dims.length === x.shape.length ? dimsOf(x.shape, dims) : beyond("permute");
+    return built(order.map(dim => x.shape[dim]), x.dtype, place => x.at(order.map((_, dim) => place[order.indexOf(dim)])));
   };
-  const expanded = (x, ...args) => {
-    const sizes = sizesOf(args), more = sizes.length - x.shape.length;
-    const shape = sizes.map((n, dim) => n === -1 ? x.shape[dim - more] : n);
-    if (more < 0 || !x.shape.every((n, dim) => n === 1 || n === shape[dim + more]))
-      wrong("expand", { one: said(x.shape), other: said(sizes) });
-    return built(shape, x.dtype, place => x.at(x.shape.map((n, dim) => n === 1 ? 0 : place[dim + more])), false);
+  const transposed = (x, one, other) => {
+    const order = range(x.shape.length), [a, b] = [dimOf(x.shape, one), dimOf(x.shape, other)];
+    return permuted(x, put(put(order, a, b), b, a));
+  };
+  const expanded = (x, sizes) => {
+    const fits = Math.min(...sizes) < 0 ? beyond("expand") : said(broadcast(x.shape, sizes)) === said(sizes);
+    return fits ? built(sizes, x.dtype, place => x.stretched(place)) : misfit("expand", x.shape, sizes);
   };
   const unsqueezed = (x, dim) => {
-    const shape = [...x.shape];
-    shape.splice(dimOf([...shape, 1], dim), 0, 1);
-    return x.shaped(shape);
+    const at = dimOf([...x.shape, 1], dim);
+    return x.shaped([...x.shape.slice(0, at), 1, ...x.shape.slice(at)]);
   };
   const joined = (all, dim) => {
-    const [first] = all, d = dimOf(first.shape, dim);
-    const fits = ({ shape }) => shape.length === first.shape.length && shape.every((n, k) => k === d || n === first.shape[k]);
-    const other = all.find(x => !fits(x));
-    if (other) wrong("broadcast", { one: said(first.shape), other: said(other.shape) });
-    const size = total(all.map(x => x.shape[d]));
-    return built(first.shape.map((n, k) => k === d ? size : n), common(...all), place => {
-      let at = place[d], n = 0;
-      while (at >= all[n].shape[d]) at -= all[n++].shape[d];
-      return all[n].at(place.map((i, k) => k === d ? at : i));
+    const [first] = all.every(isTensor) ? all : beyond("cat"), d = dimOf(first.shape, dim), shape = x => said(put(x.shape, d, "…"));
+    const other = all.find(x => shape(x) !== shape(first));
+    if (other) misfit("broadcast", first.shape, other.shape);
+    const rows = all.flatMap(x => range(x.shape[d]).map(row => [x, row]));
+    return built(put(first.shape, d, rows.length), common(...all), place => {
+      const [x, row] = rows[place[d]];
+      return x.at(put(place, d, row));
     });
   };
   const matmul = (a, b) => {
-    if (!isTensor(a) || !isTensor(b) || a.dtype !== b.dtype || category(a.dtype) < FLOAT) beyond("@");
-    if (a.shape.length > 2 || b.shape.length > 2) beyond("@");
-    const left = a.shape.length === 1 ? unsqueezed(a, 0n) : a, right = b.shape.length === 1 ? unsqueezed(b, 1n) : b;
-    const [n, size] = left.shape, [rows, m] = right.shape;
-    if (size !== rows || !a.shape.length) wrong("matmul", { one: said(a.shape), other: said(b.shape) });
-    const all = built([n, m], a.dtype, ([i, j]) =>
-      total(Array.from({ length: size }, (_, k) => left.at([i, k]) * right.at([k, j]))));
-    return all.shaped([...a.shape.slice(0, -1), ...b.shape.slice(1)]);
+    if (![a, b].every(one => isFloat(one) && one.shape.length < 3) || a.dtype !== b.dtype) beyond("@");
+    if (!a.shape.length || a.shape.at(-1) !== b.shape[0]) misfit("matmul", a.shape, b.shape);
+    const rows = b.shape.length === 2 ? unsqueezed(a, -1) : a; // beside each column of b
+    return reduced(total, a.dtype, operated("*", rows, b), -b.shape.length);
   };
 
-  const sliced = (size, { start, stop, step }) => { // the indices that a slice takes
-    const [from, to, by] = [start ?? 0n, stop ?? BigInt(size), step ?? 1n].map(n =>
-      typeof n === "bigint" ? Number(n) : beyond("[:]"));
-    const inside = n => Math.min(Math.max(n < 0 ? n + size : n, 0), size), taken = [];
-    for (let i = by > 0 ? inside(from) : beyond("[::-1]"); i < inside(to); i += by) taken.push(i);
-    return taken;
+  const sliced = (start, stop, step) => size => { // the indices that a slice takes
+    const [from, to, by] = [start ?? 0, stop ?? size, step ?? 1].map(n => isInt(n) ? n : beyond("[:]"));
+    return range(size).slice(from, to).filter((_, n) => by > 0 ? n % by === 0 : beyond("[::-1]"));
   };
-  const isSlice = value => value?.slice === true;
-  const oneOf = (size, index) => index < -size || index >= size
-    ? wrong("index", { index, size }) : (Number(index) + size) % size;
-  const indexed = (x, index) => {
-    if (Array.isArray(x)) {
-      if (typeof index === "bigint") return x[oneOf(x.length, index)];
-      return isSlice(index) ? sliced(x.length, index).map(i => x[i]) : beyond("[…]");
+  const indexed = (x, asked) => {
+    if (Array.isArray(x) && isInt(asked[0]) && asked.length === 1)
+      return x[oneOf(x.length, asked[0])];
+    let left = x, d = 0;
+    for (const index of asked) {
+      const { shape } = left, size = shape[d];
+      if (index === null) left = unsqueezed(left, d++);
+      else if (d === shape.length) wrong("indices", { shape: said(x.shape) });
+      else if (typeof index === "function") left = picked(left, d++, index(size));
+      else if (index.isList && asked.length === 1) left = picked(left, d, index.map(row => oneOf(size, row)));
+      else left = picked(left, d, [oneOf(size, index)]).shaped(shape.filter((_, k) => k !== d));
     }
-    const asked = isTensor(x) ? [index].flat() : beyond("[…]");
-    const rest = x.shape.length - asked.filter(one => one !== null).length;
-    if (rest < 0) wrong("indices", { shape: said(x.shape) });
-    asked.push(...Array(rest).fill({ slice: true }));
-    const shape = [], from = []; // of each dimension of x, the index for a place
-    for (const one of asked) {
-      const size = x.shape[from.length], at = shape.length;
-      if (one === null) shape.push(1);
-      else if (isSlice(one)) {
-        const taken = sliced(size, one);
-        shape.push(taken.length);
-        from.push(place => taken[place[at]]);
-      } else {
-        const taken = typeof one === "bigint" ? oneOf(size, one) : beyond("[…]");
-        from.push(() => taken);
-      }
-    }
-    return built(shape, x.dtype, place => x.at(from.map(index => index(place))), false);
+    return left;
   };
 
   // ---- Operators
 
-  const modulo = (a, b) => a - b * Math.floor(a / b);
   const OPERATIONS = {
     "+": (a, b) => a + b, "-": (a, b) => a - b, "*": (a, b) => a * b, "/": (a, b) => a / b,
-    "//": (a, b) => Math.floor(a / b), "%": modulo, "**": (a, b) => a === 1 ? 1 : a ** b,
+    "//": (a, b) => Math.floor(a / b), "**": (a, b) => a === 1 ? 1 : a ** b,
     "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b,
     "==": (a, b) => a === b, "!=": (a, b) => a !== b,
     "&": (a, b) => a & b, "|": (a, b) => a | b, "^": (a, b) => a ^ b,
   };
   const COMPARISONS = ["<", "<=", ">", ">=", "==", "!="];
   const inPython = (op, a, b) => { // neither is a tensor
-    if (!isNumber(a) || !isNumber(b) || "&|^".includes(op)) beyond(op);
-    if (COMPARISONS.includes(op)) return OPERATIONS[op](Number(a), Number(b));
-    const inWhole = ["//", "%"].includes(op);
-    if (inWhole && (typeof a !== "bigint" || typeof b !== "bigint")) beyond(op);
-    if ((inWhole || op === "/") && Number(b) === 0) wrong("zero");
-    const result = OPERATIONS[op](Number(a), Number(b));
-    if (Number.isNaN(result) || Math.abs(result) > 2 ** 53) beyond(op); // complex; inexact
-    const whole = typeof a !== "number" && typeof b !== "number" && op !== "/" && !(op === "**" && b < 0);
-    return whole ? BigInt(result) : result;
+    if (![a, b].every(isNumber) || "&|^".includes(op)) beyond(op);
+    const result = OPERATIONS[op](Number(a), Number(b)), whole = ![a, b].some(one => one instanceof Float);
+    if (COMPARISONS.includes(op)) return result;
+    if ("//".includes(op) && Number(b) === 0) wrong("zero");
+    if (op === "//" && !whole || Number.isNaN(result) || Math.abs(result) > 2 ** 53) beyond(op); // complex; inexact
+    return whole && op !== "/" && !(op === "**" && b < 0) ? result : new Float(result);
   };
   const operated = (op, a, b) => {
     if (op === "@") return matmul(a, b);
@@ -203,208 +170,174 @@ const evaluated = (() => {
     if ("&|^".includes(op) && kind === FLOAT) wrong(op === "^" ? "power" : "bits");
     if (op === "-" && [a, b].some(one => one.dtype === "bool" || typeof one === "boolean")) wrong("minus");
     if (dtype === "bool" && "+*".includes(op)) return operated(op === "+" ? "|" : "&", a, b);
-    if (["//", "%"].includes(op) || kind < FLOAT && op === "**") beyond(op);
+    if (op === "//" || kind < FLOAT && op === "**") beyond(op);
     const result = op === "/" ? floating(dtype) : dtype;
     return elementwise(OPERATIONS[op], result, result, a, b);
   };
-  const isTrue = value => !isTensor(value) ? (Array.isArray(value) ? value.length > 0 : Boolean(value))
+  const isTrue = value => isNumber(value) ? Number(value) !== 0 : !isTensor(value) ? beyond("if")
     : value.data.length === 1 ? value.data[0] !== 0 : wrong("truth");
-  const negated = value => isTensor(value) ? FUNCTIONS.neg[1](value) : inPython("-", 0n, value);
-  const inverted = value => value?.dtype === "bool" ? FUNCTIONS.logical_not[1](value)
-    : isTensor(value) && category(value.dtype) === FLOAT ? wrong("bits") : beyond("~");
+  const negated = value => value?.dtype === "bool" ? wrong("minus") : operated("*", -1, value);
+  const inverted = value => value?.dtype === "bool" ? elementwise(n => !n, "bool", "bool", value)
+    : isTensor(value) && isFloat(value) ? wrong("bits") : beyond("~");
 
-  // ---- Functions and methods, {name: [parameters, f]}; the first parameter is a method's tensor.
+  // ---- Functions, {name: [parameters, f]}. The parameter * is a list, or all that a method is given.
 
-  const nanOr = better => (a, b) => Number.isNaN(a) || Number.isNaN(b) ? NaN : better(a, b);
-  const [least, most] = [Math.min, Math.max].map(nanOr);
   const alike = f => (...values) => elementwise(f, common(...values), common(...values), ...values);
   const clamped = (x, low, high) => {
     const given = [low, high].filter(bound => bound !== null);
-    if (!given.length || given.some(isTensor) !== given.every(isTensor) || category(x.dtype) < FLOAT) beyond("clamp");
-    const above = low === null ? x : alike(most)(x, low);
-    return high === null ? above : alike(least)(above, high);
+    if (!given.length || !given.every(isNumber) || !isFloat(x)) beyond("clamp");
+    return elementwise(n => Math.min(Math.max(n, low ?? -Infinity), high ?? Infinity), x.dtype, x.dtype, x);
   };
   const where = (mask, one, other) => {
     const dtype = mask.dtype === "bool" ? common(one, other) : beyond("where");
     return elementwise((m, a, b) => m ? a : b, dtype, dtype, mask, one, other);
   };
-  const likeIt = (x, value) => isNumber(value) && category(x.dtype) === FLOAT
+  const filled = (x, value) => isNumber(value) && isFloat(x)
     ? elementwise(() => value, x.dtype, x.dtype, x) : beyond("…_like");
   const rolled = (x, shifts, dims) => {
-    if (dims === null) return reshaped(rolled(reshaped(x, -1n), shifts, 0n), x.shape.map(BigInt));
-    const [[d], [by]] = [dimsOf(x.shape, dims), sizesOf([shifts])];
-    if (!x.shape.length || [dims].flat().length > 1 || [shifts].flat().length > 1) beyond("roll");
-    return built(x.shape, x.dtype, place => x.at(place.map((i, k) => k === d ? modulo(i - by, x.shape[k]) : i)));
+    if (dims === null) return reshaped(rolled(reshaped(x, [-1]), shifts, 0), x.shape);
+    const [dim, ...more] = dimsOf(x.shape, dims), [by] = [shifts].flat(), size = x.shape[dim];
+    if (!size || more.length || !isInt(by) || shifts.length > 1) beyond("roll");
+    return picked(x, dim, range(size).map(i => ((i - by) % size + size) % size));
   };
+  const flipped = (x, dims) => dims.length
+    ? dimsOf(x.shape, dims).reduce((all, dim) => picked(all, dim, range(x.shape[dim]).reverse()), x) : beyond("flip");
   const parted = (x, each, dim) => { // parts of a size along a dimension
-    const d = dimOf(x.shape, dim), parts = [];
-    if (!x.shape.length || !(each > 0)) beyond("split");
-    for (let start = 0; start < x.shape[d]; start += each) {
-      const part = { slice: true, start: BigInt(start), stop: BigInt(start + each) };
-      parts.push(indexed(x, x.shape.map((_, k) => k === d ? part : { slice: true })));
-    }
-    return parts;
+    const d = dimOf(x.shape, dim), rows = range(x.shape[d] ?? beyond("split"));
+    if (!isInt(each) || each < 1) beyond("split");
+    return rows.filter(row => row % each === 0).map(row => picked(x, d, rows.slice(row, row + each)));
   };
   const along = (f, whole) => ["x dim=None keepdim=False", (x, dim, keepdim) =>
-    reduced(f, category(x.dtype) === FLOAT ? x.dtype : whole ?? beyond("mean"), x, dim, keepdim)];
-  const pairwise = (name, f) => ["x other", (a, b) => isTensor(b) ? alike(f)(a, b) : wrong("number", { name })];
-  const FUNCTIONS = {
+    reduced(f, isFloat(x) ? x.dtype : whole ?? beyond("mean"), x, dim, keepdim)];
+  const changed = (functions, made) =>
+    Object.fromEntries(Object.entries(functions).map(([name, f]) => [name, made(f, name)]));
+  const toFloat = f => ["x", x => elementwise(f, floating(x.dtype), floating(x.dtype), x)];
+  const { exp, expm1, log, log1p, sqrt, sin, cos, sinh, cosh, tanh } = Math;
+  const OF_BOTH = { // of torch, and methods
+    ...changed({ exp, expm1, log, log1p, sqrt, sin, cos, sinh, cosh, tanh,
+      sigmoid: x => 1 / (1 + exp(-x)), reciprocal: x => 1 / x }, toFloat),
+    ...changed({ abs: Math.abs, square: x => x * x, relu: x => x < 0 ? 0 : x,
+      sign: x => x > 0 ? 1 : x < 0 ? -1 : 0 }, (f, name) => ["x", x => x.dtype === "bool" ? beyond(name) : alike(f)(x)]),
+    ...changed({ lt: "<", le: "<=", gt: ">", ge: ">=" }, op => ["x other", (a, b) => operated(op, a, b)]),
+    ...changed({ add: "+", sub: "-", mul: "*", div: "/", pow: "**" }, (op, name) => // or torch.div(1, x)
+      ["one other", (a, b) => isTensor(a) || isTensor(b) ? operated(op, a, b) : beyond(name)]),
+    matmul: ["x tensor", matmul],
+    ...changed({ maximum: Math.max, minimum: Math.min }, f => ["x tensor", alike(f)]),
     sum: along(total, "int64"),
     mean: along(list => total(list) / list.length),
-    maximum: pairwise("maximum", most),
-    minimum: pairwise("minimum", least),
     clamp: ["x min=None max=None", clamped],
     clip: ["x min=None max=None", clamped],
-    masked_fill: ["x mask value", (x, mask, value) => where(mask, likeIt(x, value), x)],
-    neg: ["x", x => x.dtype === "bool" ? wrong("minus") : alike(n => -n)(x)],
-    logical_not: ["x", x => elementwise(n => n === 0, x.dtype, "bool", x)],
-    ones_like: ["x", x => likeIt(x, 1)],
-    zeros_like: ["x", x => likeIt(x, 0)],
-    t: ["x", x => x.shape.length > 2 ? beyond("t") : permuted(x, everyDim(x.shape).reverse())],
+    masked_fill: ["x mask value", (x, mask, value) => where(mask, filled(x, value), x)],
+    neg: ["x", negated],
+    t: ["x", x => x.shape.length > 2 ? beyond("t") : attribute(x, "T")],
     transpose: ["x dim0 dim1", transposed],
-    permute: ["x *", (x, ...dims) => dims.flat().length === x.shape.length
-      ? permuted(x, dimsOf(x.shape, dims.flat())) : beyond("permute")],
+    permute: ["x *", permuted],
     reshape: ["x *", reshaped],
-    view: ["x *", viewed],
-    expand: ["x *", expanded],
-    expand_as: ["x other", (x, other) => expanded(x, other.shape.map(BigInt))],
     unsqueeze: ["x dim", unsqueezed],
-    flip: ["x *", (x, ...dims) => {
-      const turned = dims.length ? dimsOf(x.shape, dims.flat()) : beyond("flip");
-      return built(x.shape, x.dtype, place => x.at(place.map((i, d) => turned.includes(d) ? x.shape[d] - 1 - i : i)));
-    }],
+    flip: ["x *", flipped],
     roll: ["x shifts dims=None", rolled],
-    chunk: ["x count dim=0", (x, count, dim) => typeof count === "bigint"
-      ? parted(x, Math.ceil(x.shape[dimOf(x.shape, dim)] / Number(count)), dim) : beyond("chunk")],
-    split: ["x each dim=0", (x, each, dim) => typeof each === "bigint" ? parted(x, Number(each), dim) : beyond("split")],
-    size: ["x dim=None", (x, dim) => dim === null ? x.shape.map(BigInt) : BigInt(x.shape[dimOf(x.shape, dim)])],
-    numel: ["x", x => BigInt(x.data.length)],
+    chunk: ["x count dim=0", (x, count, dim) => parted(x, Math.ceil(x.shape[dimOf(x.shape, dim)] / count), dim)],
+    split: ["x each dim=0", parted],
+    numel: ["x", x => x.data.length],
     clone: ["x", x => x],
-    matmul: ["x other", matmul],
-    mm: ["x other", (a, b) => a.shape.length === 2 && b.shape?.length === 2 ? matmul(a, b) : beyond("mm")],
-    // These take no tensor first.
+    mm: ["x tensor", (a, b) => a.shape.length === 2 && b.shape.length === 2 ? matmul(a, b) : beyond("mm")],
     where: ["mask one other", where],
-    cat: ["all dim=0", joined],
-    stack: ["all dim=0", (all, dim) => joined(all.map(x => unsqueezed(x, dim)), dim)],
   };
-  const sigmoid = x => 1 / (1 + Math.exp(-x));
-  for (const [name, f] of Object.entries({ // of an element; an int becomes a float
-    sigmoid, reciprocal: x => 1 / x, softplus: x => x > 20 ? x : Math.log1p(Math.exp(x)),
-    logsigmoid: x => Math.min(x, 0) - Math.log1p(Math.exp(-Math.abs(x))),
-    ...Object.fromEntries("exp expm1 log log1p sqrt sin cos sinh cosh tanh".split(" ")
-      .map(name => [name, Math[name]])),
-  })) FUNCTIONS[name] = ["x", x => elementwise(f, floating(x.dtype), floating(x.dtype), x)];
-  for (const [name, f] of Object.entries({ // the dtype stays
-    abs: Math.abs, square: x => x * x, relu: x => x < 0 ? 0 : x,
-    sign: x => x > 0 ? 1 : x < 0 ? -1 : 0,
-  })) FUNCTIONS[name] = ["x", x => x.dtype === "bool" ? beyond(name) : alike(f)(x)];
-  for (const [name, op] of Object.entries({ add: "+", sub: "-", mul: "*", div: "/", lt: "<", le: "<=",
-    gt: ">", ge: ">=", pow: "**" })) FUNCTIONS[name] = [name === "pow" ? "x exponent" : "x other", (a, b) => operated(op, a, b)];
-
-  const NOT_OF = { // a method is no function of torch, and some functions are only in another module
-    torch: "view expand expand_as size softplus logsigmoid",
-    method: "cat stack ones_like zeros_like softplus logsigmoid",
+  const { relu, sigmoid, tanh: hyperbolic } = OF_BOTH;
+  const FUNCTIONS = {
+    torch: { ...OF_BOTH,
+      ones_like: ["x", x => filled(x, 1)],
+      zeros_like: ["x", x => filled(x, 0)],
+      full_like: ["x value", filled],
+      cat: ["all dim=0", joined],
+      stack: ["all dim=0", (all, dim) => joined(all.map(x => unsqueezed(x, dim)), dim)],
+    },
+    method: { ...OF_BOTH,
+      view: ["x *", (x, sizes) => x.dense ? reshaped(x, sizes) : beyond("view")],
+      expand: ["x *", expanded],
+      expand_as: ["x tensor", (x, other) => expanded(x, other.shape)],
+      size: ["x dim=None", (x, dim) => dim === null ? x.shape : indexed(x.shape, [dim])],
+    },
+    "torch.nn.functional": { relu, sigmoid, tanh: hyperbolic,
+      softplus: toFloat(x => x > 20 ? x : log1p(exp(x))),
+      logsigmoid: toFloat(x => Math.min(x, 0) - log1p(exp(-Math.abs(x)))),
+    },
   };
-  const ONLY_OF = { "torch.nn.functional": "relu sigmoid tanh softplus logsigmoid" };
-  const NUMBER_FIRST = ["add", "sub", "mul", "div", "pow"]; // torch.div(1, x)
-  const DEFAULTS = { None: null, False: false, 0: 0n };
-  const ALIASES = { axis: "dim", keepdims: "keepdim", input: "x" };
+  const TENSORS = ["x", "tensor", "mask"]; // parameters that are no numbers
+  const DEFAULTS = { None: null, False: false, 0: 0 };
+  const ALIASES = { axis: "dim", keepdims: "keepdim", input: "x", dims: "*", exponent: "other" };
   const called = (of, name, args, named) => {
-    const listed = list => list?.split(" ").includes(name);
-    const known = Object.hasOwn(FUNCTIONS, name) && (ONLY_OF[of] ? listed(ONLY_OF[of]) : NOT_OF[of] && !listed(NOT_OF[of]));
-    const [signature, f] = known ? FUNCTIONS[name] : beyond(name);
-    const parameters = signature.split(" ").map(one => one.split("="));
-    if (parameters[1]?.[0] === "*") {
-      const [x, ...rest] = named.length ? [...args, named[0][0] === "dims" ? named[0][1] : beyond(name)] : args;
-      const fits = rest.length === 1 && Array.isArray(rest[0]) || of === "method" && !named.length;
-      return isTensor(x) && rest.length && fits ? f(x, ...rest) : beyond(name);
-    }
-    if (args.length > parameters.length) beyond(`${name}(…)`);
-    const bound = [...args];
+    const own = Object.hasOwn(FUNCTIONS[of] ?? {}, name), [signature, f] = own ? FUNCTIONS[of][name] : beyond(name);
+    const parameters = signature.split(" ").map(one => one.split("=")), names = parameters.map(([one]) => one);
+    const bound = names[1] === "*" && of === "method" && isInt(args[1]) ? [args[0], args.slice(1)] : [...args];
     for (const [key, value] of named) {
-      const n = parameters.findIndex(([parameter]) => parameter === (ALIASES[key] ?? key));
-      if (n < args.length) beyond(`${name}(${key}=…)`);
+      const n = names.findIndex(parameter => parameter === key || parameter === ALIASES[key]);
+      if (n in bound || n < 0) beyond(`${name}(${key}=…)`);
       bound[n] = value;
     }
-    for (const [n, [parameter, usual]] of parameters.entries()) {
-      if (n in bound) continue;
-      bound[n] = usual ? DEFAULTS[usual] : beyond(`${name}(…)`);
-    }
-    const tensors = parameters[0][0] === "all" ? bound[0] : NUMBER_FIRST.includes(name) ? bound.filter(isTensor) : [bound[0]];
-    if (!Array.isArray(tensors) || !tensors.length) beyond(name);
-    if (!tensors.every(isTensor)) tensors.every(one => isTensor(one) || isNumber(one)) ? wrong("number", { name }) : beyond(name);
+    for (const [n, [, usual]] of parameters.entries())
+      if (!(n in bound)) bound[n] = usual ? DEFAULTS[usual] : beyond(`${name}(…)`);
+    if (bound.length > names.length || names[1] === "*" && !bound[1].every?.(isInt)) beyond(`${name}(…)`);
+    if (names.some((one, n) => TENSORS.includes(one) && !isTensor(bound[n]))) wrong("number", { name });
     return f(...bound);
   };
-  const BUILTINS = {
-    len: x => Array.isArray(x) ? BigInt(x.length) : x.shape?.length ? BigInt(x.shape[0]) : beyond("len"),
-    abs: x => isTensor(x) ? FUNCTIONS.abs[1](x) : x < 0 ? negated(x) : inPython("+", 0n, x),
-    sum: x => (Array.isArray(x) ? x : parted(x, 1, 0n).map(row => indexed(row, 0n))).reduce((a, b) => operated("+", a, b), 0n),
-    float: x => isNumber(x) ? Number(x) : beyond("float"),
-    int: x => isNumber(x) ? BigInt(Math.trunc(Number(x))) : beyond("int"),
+  const length = x => (x.shape?.[0] ?? x.length) ?? beyond("len");
+  const NAMES = {
+    True: true, False: false, None: null, torch: { path: "torch" },
+    ...changed({
+      len: length,
+      abs: x => isTensor(x) ? OF_BOTH.abs[1](x) : operated("*", x < 0 ? -1 : 1, x),
+      sum: x => range(length(x)).map(row => indexed(x, [row])).reduce((a, b) => operated("+", a, b), 0),
+      float: x => isNumber(x) ? new Float(x) : beyond("float"),
+      int: x => isNumber(x) ? Math.trunc(x) : beyond("int"),
+    }, (f, name) => (args, named) => args.length === 1 && !named.length ? f(args[0]) : beyond(name)),
   };
   const attribute = (value, name) => {
-    if (value?.path) return { path: `${value.path}.${name}` };
-    const dims = isTensor(value) ? everyDim(value.shape) : beyond(`.${name}`);
+    const path = value?.path && `${value.path}.${name}`;
+    if (path && "torch.nn.functional".startsWith(path)) return { path };
+    if (path) return (args, named) => called(value.path, name, args, named);
+    const dims = range(value.shape.length);
     if (name === "T") return permuted(value, dims.reverse());
-    if (name === "mT") return dims.length > 1 ? transposed(value, -2n, -1n) : beyond(".mT");
-    if (name === "shape") return value.shape.map(BigInt);
-    return name === "ndim" ? BigInt(dims.length) : { self: value, name };
-  };
-  const call = (f, args, named) => {
-    if (f?.builtin) return args.length === 1 && !named.length ? BUILTINS[f.builtin](args[0]) : beyond(f.builtin);
-    if (f?.name === "where") return called("torch", "where", [args[0], f.self, ...args.slice(1)], named);
-    if (f?.self) return called("method", f.name, [f.self, ...args], named);
-    const [, module, name] = /^(torch.*)\.(\w+)$/.exec(f?.path) ?? beyond(f?.path ?? "()");
-    return called(module, name, args, named);
+    if (name === "mT") return dims.length > 1 ? transposed(value, -2, -1) : beyond(".mT");
+    if (name === "shape") return value.shape;
+    if (name === "ndim") return dims.length;
+    const first = name === "where" ? 1 : 0; // which argument the tensor is
+    return (args, named) => called("method", name, [...args.slice(0, first), value, ...args.slice(first)], named);
   };
 
-  // ---- The parser: each part becomes a function of the names.
+  // ---- The parser: each part becomes a function, to be called when its value is needed.
 
-  const TOKEN = /\s*(?:((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|([A-Za-z_]\w*)|(\*\*|\/\/|[<>=!]=|[-+*\/%@&|^~<>()[\],.:=])|$)/y;
-  const KEYWORDS = ["if", "else", "and", "or", "not", "lambda", "in", "is", "for", "await", "yield"];
-  const CONSTANTS = { True: true, False: false, None: null };
-  const parsed = source => {
-    const all = []; // [what stands there, is it a number, where]
-    for (let at = 0; at < source.length; at = TOKEN.lastIndex) {
-      TOKEN.lastIndex = at;
-      const [, number, name, sign] = TOKEN.exec(source) ?? beyond(source.slice(at).trim());
-      if (number ?? name ?? sign) all.push([number ?? name ?? sign, Boolean(number), at]);
-    }
+  const TOKEN = /(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[A-Za-z_]\w*|\*\*|\/\/|[<>=!]=|\S/g;
+  const BEGINNING = /^(?!(if|else|and|or|not)$)(\.?\d|\w|[([])/;
+  const LEVELS = [["or"], ["and"], COMPARISONS, ["|"], ["^"], ["&"], ["+", "-"], ["*", "/", "//", "@"]];
+  return Object.assign((source, given) => {
+    const scope = { __proto__: null, ...NAMES, ...given }, words = source.match(TOKEN) ?? [];
     let n = 0;
-    const is = (...words) => n < all.length && words.includes(all[n][0]);
-    const takes = (...words) => is(...words) ? all[n++][0] : null;
-    const stop = () => beyond(all[n] ? source.slice(all[n][2]).trim() : source.trim().slice(-20));
-    const chain = (next, ...signs) => () => {
-      let left = next();
-      for (let sign; (sign = takes(...signs));) {
-        const [op, a, b] = [sign, left, next()];
-        left = scope => operated(op, a(scope), b(scope));
-      }
-      return left;
-    };
+    const is = (...signs) => n < words.length && signs.includes(words[n]);
+    const takes = (...signs) => is(...signs) ? words[n++] : null;
+    const stop = () => beyond(words.slice(n).join(" ") || source.trim());
     const separated = (part, close) => { // parts with commas, and whether there is one: (a, b,)
       const parts = [];
       let comma = null;
       while (!takes(close)) {
         parts.push(part());
         comma = takes(",");
-        if (!comma) { takes(close) ?? stop(); break; }
+        if (!comma && !is(close)) stop();
       }
       return [parts, Boolean(comma) || parts.length !== 1];
     };
     const atom = () => {
-      const [word, isNumeral] = all[n++] ?? stop();
-      if (isNumeral) { const value = /^\d+$/.test(word) ? BigInt(word) : Number(word); return () => value; }
-      if (word === "(" || word === "[") {
-        const [items, isTuple] = separated(conditional, word === "(" ? ")" : "]");
-        return isTuple || word === "[" ? scope => items.map(item => item(scope)) : items[0];
-      }
-      if (!/^\w/.test(word) || KEYWORDS.includes(word)) { n--; stop(); }
-      return scope => Object.hasOwn(scope, word) ? scope[word] : Object.hasOwn(CONSTANTS, word) ? CONSTANTS[word]
-        : word === "torch" ? { path: word } : Object.hasOwn(BUILTINS, word) ? { builtin: word } : beyond(word);
+      const word = words[n] ?? stop();
+      if (!BEGINNING.test(word)) stop();
+      n++;
+      if (/^\d+$/.test(word)) return () => Number(word);
+      if (/^\.?\d/.test(word)) return () => new Float(word);
+      if (/\w/.test(word)) return () => word in scope ? scope[word] : beyond(word);
+      const [items, isTuple] = separated(conditional, word === "(" ? ")" : "]"), isList = word === "[";
+      return isTuple || isList ? () => Object.assign(items.map(item => item()), { isList }) : items[0];
     };
     const argument = () => { // [the keyword or null, the value]
-      const key = all[n + 1]?.[0] === "=" ? all[n][0] : null;
+      const key = words[n + 1] === "=" ? words[n] : null;
       if (key) n += 2;
       return [key, conditional()];
     };
@@ -412,71 +345,66 @@ const evaluated = (() => {
       const bound = () => is(":", "]", ",") ? () => null : conditional();
       const start = bound();
       if (!takes(":")) return start;
-      const stop = bound(), step = takes(":") ? bound() : () => null;
-      return scope => ({ slice: true, start: start(scope), stop: stop(scope), step: step(scope) });
+      const end = bound(), step = takes(":") ? bound() : () => null;
+      return () => sliced(start(), end(), step());
     };
     const postfix = () => {
       let left = atom();
       for (let sign; (sign = takes(".", "(", "["));) {
         const one = left;
         if (sign === ".") {
-          const [name] = all[n++] ?? stop();
-          left = scope => attribute(one(scope), name);
+          const name = words[n++] ?? stop();
+          left = () => attribute(one(), name);
         } else if (sign === "(") {
           const [parts] = separated(argument, ")");
-          left = scope => {
-            const given = parts.map(([key, value]) => [key, value(scope)]);
-            return call(one(scope), given.filter(([key]) => !key).map(([, value]) => value), given.filter(([key]) => key));
+          left = () => {
+            const given = parts.map(([key, value]) => [key, value()]), named = given.filter(([key]) => key);
+            return one()(given.filter(([key]) => !key).map(([, value]) => value), named);
           };
         } else {
-          const [parts, isTuple] = separated(subscript, "]");
-          left = scope => indexed(one(scope), isTuple ? parts.map(part => part(scope)) : parts[0](scope));
+          const [parts] = separated(subscript, "]");
+          left = () => indexed(one(), parts.map(part => part()));
         }
       }
       return left;
     };
-    const power = () => {
-      const base = postfix(), exponent = takes("**") && signed();
-      return exponent ? scope => operated("**", base(scope), exponent(scope)) : base;
-    };
     const signed = () => {
-      const sign = takes("-", "~"), value = sign ? signed() : power();
-      return sign === "-" ? scope => negated(value(scope)) : sign === "~" ? scope => inverted(value(scope)) : value;
-    };
-    const sum = chain(chain(signed, "*", "/", "//", "%", "@"), "+", "-");
-    const bits = chain(chain(chain(sum, "&"), "^"), "|");
-    const compared = () => { // a < b < c is (a < b) and (b < c)
-      const values = [bits()], signs = [];
-      for (let sign; (sign = takes(...COMPARISONS));) { signs.push(sign); values.push(bits()); }
-      return !signs.length ? values[0] : scope => signs.reduce(([result, left], sign, k) => {
-        if (k && !isTrue(result)) return [result, left];
-        const right = values[k + 1](scope);
-        return [operated(sign, left, right), right];
-      }, [true, values[0](scope)])[0];
-    };
-    const denied = () => {
-      if (!takes("not")) return compared();
-      const value = denied();
-      return scope => !isTrue(value(scope));
-    };
-    const logical = (next, word, decides) => () => {
-      let left = next();
-      while (takes(word)) {
-        const [a, b] = [left, next()];
-        left = scope => { const value = a(scope); return isTrue(value) === decides ? value : b(scope); };
+      const sign = takes("-", "~");
+      if (sign) {
+        const value = signed();
+        return () => (sign === "-" ? negated : inverted)(value());
       }
-      return left;
+      const base = postfix(), exponent = takes("**") && signed();
+      return exponent ? () => operated("**", base(), exponent()) : base;
     };
-    const either = logical(logical(denied, "and", false), "or", true);
+    const binary = level => { // from "or", which binds least, to "*"
+      const signs = LEVELS[level];
+      if (!signs) return signed();
+      if (signs === COMPARISONS && takes("not")) {
+        const value = binary(level);
+        return () => !isTrue(value());
+      }
+      const first = binary(level + 1), rest = [];
+      for (let sign; (sign = takes(...signs));) rest.push([sign, binary(level + 1)]);
+      if (!rest.length) return first;
+      return () => {
+        let before = first(), result = signs === COMPARISONS || before; // a < b < c is (a < b) and (b < c)
+        for (const [sign, next] of rest) {
+          if (signs === COMPARISONS ? !isTrue(result) : level < 2 && isTrue(result) === (level === 0)) return result;
+          const value = next();
+          result = level < 2 ? value : operated(sign, before, value);
+          before = signs === COMPARISONS ? value : result;
+        }
+        return result;
+      };
+    };
     const conditional = () => {
-      const value = either();
+      const value = binary(0);
       if (!takes("if")) return value;
-      const condition = either(), other = takes("else") ? conditional() : stop();
-      return scope => isTrue(condition(scope)) ? value(scope) : other(scope);
+      const condition = binary(0), other = takes("else") ? conditional() : stop();
+      return () => isTrue(condition()) ? value() : other();
     };
     const line = conditional();
-    return n < all.length ? stop() : line;
-  };
-
-  return Object.assign((source, names) => parsed(source)(names), { Beyond, Wrong, Tensor, isTensor, isNumber, said });
+    return n < words.length ? stop() : line();
+  }, { Beyond, Wrong, Tensor, isTensor, isNumber, said });
 })();

@@ -53,6 +53,7 @@ RIGHT = [
     ("3.c", "sum(g.split(len(g) // 2))"),
     ("4.a", "torch.div(-1, 1 / y**2) * g"),
     ("13.a", "g.where(x.abs() < 1, 0)"),
+    ("3.a", "g[[3, 2, 1, 0]]"),
 ]
 WRONG = [
     ("1.a", "g * w - g"),
@@ -82,6 +83,8 @@ WRONG = [
     ("2.b", "(G,)"),
     ("4.a", "True - g * y**2"),
     ("13.a", "g * ~(x > 1) - (x > 1)"),
+    ("13.a", "g * (-1 < x < 1)"),
+    ("13.a", "g * (x > -1 and not x > 1)"),
 ]
 REFUSED = [
     ("1.a", "g.detach() * w + g"),
@@ -111,7 +114,10 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "(grad_output * torch.sigmoid(x)).sum()": "✗",
     "grad_output @ torch.sigmoid(x)": "✗",
     "(grad_output * torch.sigmoid(x),)": "○",  # Python takes a tuple
-    # Python finds a derivative of these that is nan, or 0 at a kink.
+    # Python finds a derivative of these that is nan, infinite, or 0 at a kink.
+    "grad_output - grad_output / (1 + torch.exp(x))": "○",
+    "grad_output / (1 + 1 / torch.exp(x))": "○",
+    "grad_output * torch.sqrt(torch.sigmoid(x) ** 2)": "○",
     "torch.where(x > 20, grad_output, grad_output * x.exp() / (x.exp() + 1))": "○",
     "grad_output * torch.exp(x.clamp(max=0)) / (1 + torch.exp(-x.abs()))": "○",
 }
