@@ -90,17 +90,17 @@ WORDS = {
         "yours": "your line",
         "repaired": "Chapter 00 tells this story in 20 minutes.",
         "for_whom": "For whoever trains models, and needs a gradient that PyTorch does not "
-        "have, gets wrong, or pays too much memory for. You need Python, tensors and "
-        "`loss.backward()`, but no GPU.",
+        "have, gets wrong, or pays too much memory for.",
         "start": "Start with chapter 00",
         "doors": ("New here", "I have an error, or a task", "I need a kernel"),
-        "new": "One line goes wrong, and one `backward` repairs it.",
+        "new": "You need Python, tensors and `loss.backward()`, but no GPU.",
         "kernels": {"08": "C++", "07": "CUDA", "15": "a fast one", "09": "under torch.compile",
                     "23": "Triton, and recipes"},
         "look_up": "Paste the message, or say what you want",
+        "paste": "Paste or describe it",
         "example": "For example:",
         "nothing": "No row has these words.",
-        "all_rows": "All tasks, messages and symptoms: chapter 19",
+        "all_rows": "Chapter 19 lists them all",
         "needs": "needs",
         "minutes": "minutes",
         "which_minutes": "Minutes: to read, plus the exercises, plus the deeper sections.",
@@ -116,7 +116,7 @@ WORDS = {
         "colab_first": "and run this in a cell of its own first:",
         "more": "All commands, what they download, and how to teach with the course: the README",
         "ways": {
-            "copy": ("Copy", "Tested operations, each a file or folder that needs nothing but "
+            "copy": ("Copy an operation", "Tested, each a file or folder that needs nothing but "
                      "torch."),
             "check": ("Check my gradient", "The doctor names what is wrong with a gradient, and "
                       "often the line to change."),
@@ -136,16 +136,17 @@ WORDS = {
         "yours": "你写的这一行",
         "repaired": "第 00 章讲的就是这个故事，只要 20 分钟。",
         "for_whom": "如果你在训练模型，而 PyTorch 没有你要的梯度，或者算得不对、占用的内存太多，"
-        "这门课程就是为你准备的。你需要会用 Python、张量和 `loss.backward()`，不需要 GPU。",
+        "这门课程就是为你准备的。",
         "start": "从第 00 章开始",
         "doors": ("第一次来", "遇到报错，或有事要做", "要写核函数"),
-        "new": "一行代码算错了，写一个 `backward` 就能修好。",
+        "new": "你需要会用 Python、张量和 `loss.backward()`，不需要 GPU。",
         "kernels": {"08": "C++", "07": "CUDA", "15": "让它更快", "09": "支持 torch.compile",
                     "23": "Triton 与配方"},
         "look_up": "粘贴报错，或写下你想做的事",
+        "paste": "粘贴或描述",
         "example": "例如：",
         "nothing": "没有哪一行含有这些词。",
-        "all_rows": "全部任务、报错和症状：第 19 章",
+        "all_rows": "第 19 章列出了全部",
         "needs": "先读",
         "minutes": "分钟",
         "which_minutes": "分钟数依次是：阅读、练习、选读。",
@@ -161,7 +162,7 @@ WORDS = {
         "colab_first": "并先在一个单元格里运行：",
         "more": "全部命令、要下载多少、怎样用这门课程教学：见 README",
         "ways": {
-            "copy": ("复制", "经过测试的算子，每个自成一个文件或文件夹，只需要 torch。"),
+            "copy": ("复制算子", "经过测试，每个自成一个文件或文件夹，只需要 torch。"),
             "check": ("检查我的梯度", "梯度医生说出梯度错在哪里，往往还能指出要改的那一行。"),
         },
     },

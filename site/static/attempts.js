@@ -65,7 +65,7 @@ const attempts = (() => {
     const text = typed.replace(/#.*$/, "").trim().replace(/^return\b/, "").trim();
     const lambda = /^lambda\s+(\w+(?:\s*,\s*\w+)*)\s*:(.*)$/.exec(text);
     const names = lambda ? lambda[1].split(/\s*,\s*/) : asked.names, line = lambda ? lambda[2].trim() : text;
-    if (line === "" || line === "...") return ["○", filled(words.untouched, { number })];
+    if (line === "" || line === "...") return ["○", filled(words.untouched, { number }).replace(/^[:：] ?/, "")];
     const cases = asked.cases.map(({ given, expected, ...more }) =>
       ({ given: given.map(valueOf), expected: valueOf(expected), ...more }));
     let overflows = false; // in a case that asks

@@ -332,7 +332,7 @@ const evaluated = (() => {
       n++;
       if (/^\d+$/.test(word)) return () => Number(word);
       if (/^\.?\d/.test(word)) return () => new Float(word);
-      if (/\w/.test(word)) return () => word in scope ? scope[word] : beyond(word);
+      if (/\w/.test(word)) return () => word in scope ? scope[word] : word in FUNCTIONS.torch ? wrong("name", { name: word }) : beyond(word);
       const [items, isTuple] = separated(conditional, word === "(" ? ")" : "]"), isList = word === "[";
       return isTuple || isList ? () => Object.assign(items.map(item => item()), { isList }) : items[0];
     };

@@ -97,6 +97,7 @@ const setUpLookUp = front => {
     for (const row of found) { row.hidden = false; list.append(row); }
     front.querySelector("#none").hidden = found.length > 0;
     results.hidden = !words.length;
+    results.scrollIntoView({ block: "nearest" });
   });
   const ask = text => { field.value = text; field.dispatchEvent(new Event("input")); field.focus(); };
   front.querySelector(".example button").addEventListener("click", ({ target }) => ask(target.textContent));

@@ -113,6 +113,7 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "2 * grad_output * torch.sigmoid(x)": "✗",
     "(grad_output * torch.sigmoid(x)).sum()": "✗",
     "grad_output @ torch.sigmoid(x)": "✗",
+    "grad_output * sigmoid(x)": "✗",  # of torch
     "(grad_output * torch.sigmoid(x),)": "○",  # Python takes a tuple
     # Python finds a derivative of these that is nan, infinite, or 0 at a kink.
     "grad_output - grad_output / (1 + torch.exp(x))": "○",
