@@ -53,12 +53,8 @@ MESSAGES = {
                 "12 Recompute: activation checkpointing",
                 "inside a `forward` of a Function"),
         Message("None of the inputs have requires_grad=True",
-                "`checkpoint` with `use_reentrant=True`: the weights inside get no "
-                "gradient: `use_reentrant=False`",
-                "12 Tickets instead of tensors: recompute"),
-        Message("torch.utils.checkpoint is incompatible with .grad()",
-                "reentrant `checkpoint` knows only `.backward()`: "
-                "`use_reentrant=False`",
+                "or `incompatible with .grad()`: `checkpoint` with "
+                "`use_reentrant=True`: pass `use_reentrant=False`",
                 "12 Tickets instead of tensors: recompute"),
         Message("element 0 of tensors does not require grad",
                 "`torch.autograd.grad` records nothing there: "
@@ -76,23 +72,13 @@ MESSAGES = {
                 "11 Deeper: see, clip and scale a gradient with hooks: register_hook "
                 "(5 minutes)"),
         Message("Full backward hook is firing when gradients are computed",
-                "a warning: no input of the module requires a gradient, so the hook "
-                "gets `(None,)`: a hook of the output, or of the parameter",
+                "a warning: no input of the module requires a gradient: a hook of the "
+                "output, or of the parameter",
                 "11 Deeper: hooks of modules, parameters and nodes; gradient edges (14 "
                 "minutes)"),
         Message("has changed the size of value",
                 "a module's backward hook returned a tensor: return a tuple with one "
                 "entry for each input; or a tensor's hook returned another shape",
-                "11 Deeper: hooks of modules, parameters and nodes; gradient edges (14 "
-                "minutes)"),
-        Message("has returned an incorrect number of values",
-                "`register_backward_hook` is deprecated, and sees one node only: "
-                "`register_full_backward_hook`",
-                "11 Deeper: hooks of modules, parameters and nodes; gradient edges (14 "
-                "minutes)"),
-        Message("where no input requires gradient",
-                "a full backward hook replaces gradients of inputs only: "
-                "`register_full_backward_pre_hook`, or a hook of the output",
                 "11 Deeper: hooks of modules, parameters and nodes; gradient edges (14 "
                 "minutes)"),
         Message("The .grad attribute of a Tensor that is not a leaf Tensor is being "
@@ -120,8 +106,8 @@ MESSAGES = {
                 "07 Deeper: AssertionError in backward: the gradient of a sum is not "
                 "contiguous (3 minutes)"),
         Message("is non-finite, so it cannot be clipped",
-                "`The total norm of order …`: a gradient is nan or infinite: look "
-                "for the first one, or skip the step, as `GradScaler` does",
+                "`The total norm of order …`: a gradient is nan or infinite: find "
+                "the first, or skip the step, as `GradScaler` does",
                 "11 Where a nan is born: set_detect_anomaly"),
         Message("grad can be implicitly created only for scalar outputs",
                 "`backward()` of a tensor with several elements: pass `gradient=`, "
@@ -140,17 +126,14 @@ MESSAGES = {
                 "frozen parameter: `[p for p in … if p.requires_grad]`",
                 "06 Tied weights, frozen weights"),
         Message("Trying to backward through the graph a second time",
-                "what the last step left holds a graph that is freed: `h = "
-                "h.detach()`; `retain_graph=True` only for two passes over one graph",
+                "the graph was freed: of the last step: `h = h.detach()`; of what was computed "
+                "once, before the loop: compute it inside; of two losses: `(a + b).backward()`",
                 "12 Deeper: what keeps memory alive in a training loop: cycle, "
                 "closure, view, graph",
                 short=True),
         Message("returned an incorrect number of gradients",
-                "`backward` must return one gradient, or None, for each argument of "
-                "`forward`",
-                "03 A constant argument: its gradient is None"),
-        Message("returned a gradient different than None",
-                "an argument that is not a tensor gets None",
+                "one gradient, or None, for each argument of `forward`; None for one that is no "
+                "tensor, else: `returned a gradient different than None`",
                 "03 A constant argument: its gradient is None"),
         Message("returned an invalid gradient at index",
                 "the shape is not that of the input: a transpose or a sum over the "
@@ -205,7 +188,7 @@ MESSAGES = {
                 "Function: `ctx` beside a `setup_context`, leave it out",
                 "10 Per-sample gradients: vmap(grad(loss))"),
         Message("unsupported operand type(s) for *: 'NoneType'",
-                "`.grad` is None before the first `backward`, and where no gradient "
+                "or `'NoneType' object has no attribute`: `.grad` is None before the first `backward`, and where no gradient "
                 "arrives; in a `backward` with `set_materialize_grads(False)`, too: "
                 "ask `is None`",
                 "03 When no gradient arrives: set_materialize_grads"),
@@ -214,13 +197,14 @@ MESSAGES = {
                 "`no_grad`",
                 "03 What may live on ctx, and what save_for_backward is for"),
         Message("Inplace update to inference tensor",
-                "a tensor made under `inference_mode` is written into outside: "
-                "`.clone()` it, or use `no_grad`",
+                "or `Setting requires_grad=True on inference tensor`: of `inference_mode`: "
+                "`.clone()` it, or make it outside",
                 "03 What may live on ctx, and what save_for_backward is for"),
-        Message("Setting requires_grad=True on inference tensor",
-                "a tensor or a model made under `inference_mode`: make it outside, or "
-                "`.clone()` it",
-                "03 What may live on ctx, and what save_for_backward is for"),
+        Message("Cannot copy out of meta tensor",
+                "in FSDP2, `should be materialized from meta device`: "
+                "`to_empty(device=…)`, then write every weight and buffer, which hold "
+                "garbage; or `load_state_dict(sd, assign=True)`",
+                "06 Deeper: a tie that is lost, assign=True and to_empty (3 minutes)"),
         Message("Unexpected key(s) in state_dict",
                 "`_orig_mod.` before each name: saved while compiled; `module.`: of DDP: "
                 "`consume_prefix_in_state_dict_if_present(sd, \"_orig_mod.\")`",
@@ -258,14 +242,16 @@ MESSAGES = {
                 "a right gradient fails `gradcheck` in float32: pass float64",
                 "04 1. Single precision: float32",
                 "with float32 inputs"),
-        Message("expects at least one input tensor to require gradient",
-                "`gradcheck`: call `.requires_grad_()` on an input",
-                "04 gradcheck by hand: two Jacobians"),
         Message("is not a double precision floating point",
                 "`gradcheck` in float32 rejects right gradients: pass float64; for a "
                 "kernel that takes only float32, `examine` of the doctor; for one in "
                 "16 bits, a float64 reference",
                 "04 1. Single precision: float32"),
+        Message("Tensor-likes are not close",
+                "`assert_close`: if few elements differ, and little, give the tolerance "
+                "of the dtype, or compare with float64; if nearly all differ, the "
+                "formula is another",
+                "17 Deeper: which tolerance for float16 and bfloat16? (3 minutes)"),
         Message("Backward is not reentrant",
                 "two backward passes of one graph differ: a random draw, or state; "
                 "for an `atomicAdd`, `nondet_tol`",
@@ -289,17 +275,10 @@ MESSAGES = {
                 "`custom_bwd` without `custom_fwd`, or with `setup_context`",
                 "17 Surprise: custom_fwd fails with setup_context"),
         Message("missing 1 required keyword-only argument: 'device_type'",
-                "`custom_fwd` and `custom_bwd` of `torch.amp`: "
+                "`custom_fwd` and `custom_bwd` of `torch.amp`, in place of "
+                "`torch.cuda.amp.custom_fwd(args...)`: "
                 "`@custom_fwd(device_type=\"cuda\")`",
                 "17 custom_fwd and custom_bwd"),
-        Message("Expected isFloatingType(grad.scalar_type())",
-                "an output that is an integer: `ctx.mark_non_differentiable`; a "
-                "complex gradient of a real input: `.real`",
-                "04 7. An integer among the outputs"),
-        Message("backward not multiplied by grad_output",
-                "`gradcheck`: `backward` returns the slope alone: multiply by "
-                "`grad_output`",
-                "04 5. The values of grad_output"),
         Message("is not implemented",
                 "`scaled_dot_product_attention` has one derivative: `attention`, or "
                 "the math backend",
@@ -322,17 +301,10 @@ MESSAGES = {
                 "PyTorch has no forward mode for this operation: take `jacrev` or "
                 "`vjp`; for attention, the course has it",
                 "20 Forward mode: the derivative along a path"),
-        Message("marked as dirty during the forward method",
-                "`mark_dirty` names a tensor that `forward` does not return: return it",
-                "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
         Message("can require gradients",
                 "`Only Tensors of floating point`: an `nn.Parameter` of integers: `requires_grad=False`, or an "
                 "`nn.Buffer`; or integers under `torch.func.grad`: `x.float()` first",
                 "06 Buffers: moved and saved, but not trained"),
-        Message("Creating a Parameter from an instance of type",
-                "a tensor subclass whose `detach` returns another type: give "
-                "`aten.detach` an entry",
-                "18 A matrix that is never made"),
         Message("attempting to assign a gradient with dtype",
                 "`.grad` in another dtype than the parameter: `weight.grad_dtype`",
                 "17 Deeper: where PyTorch adds up in bfloat16: embedding, index and "
@@ -341,6 +313,27 @@ MESSAGES = {
                 "`.grad` is set in another shape than the parameter's: transposed, or "
                 "gradients in another order than the parameters",
                 "02 Leave out the sum"),
+        Message("The size of tensor a",
+                "`must match the size of tensor b`: two shapes that do not broadcast, "
+                "counted from the right: `x[:, None]`, `keepdim=True`; in a `backward`: "
+                "sum the gradient to the input's shape",
+                "22 Sum a gradient to the shape of a broadcast input: sum_to_size"),
+        Message("Using a target size",
+                "a warning of a loss: (4,) against (4, 1) becomes (4, 4), and the "
+                "gradient is wrong: `.squeeze(-1)` the output",
+                "22 Sum a gradient to the shape of a broadcast input: sum_to_size"),
+        Message("shapes cannot be multiplied",
+                "`nn.Linear` takes its `in_features` last: `x.flatten(1)`; by hand, `x "
+                "@ weight.t()`, as a weight is (out, in)",
+                "02 Three matrix gradients, found by their shapes"),
+        Message("Boolean value of Tensor with more than one value",
+                "`if x:`, `x and y`, `x in list` of tensors: `is not None` for one that "
+                "is optional, else `.any()`, `&`, or `torch.where`",
+                "22 An optional tensor, a flag, default values, keywords"),
+        Message("more than one element of the written-to tensor",
+                "an expanded tensor is changed in place, often the gradient of a `sum`, "
+                "in a `backward` or a hook: `2 * g` for `g.mul_(2)`",
+                "11 6. grad_output changed in place"),
         Message("don't support automatic differentiation",
                 "`functions with out=...`: leave `out=` out, or write under "
                 "`torch.no_grad()`",
@@ -348,14 +341,6 @@ MESSAGES = {
         Message("unpack_hook expected to be a Tensor",
                 "it returned what `pack` kept: of a pair, `p[1].to(p[0])`",
                 "24 Keep what backward needs in bfloat16 or in 8 bits"),
-        Message("pack hook is modifying its input in place",
-                "the tensor is used elsewhere: return another, `t.mul(2)` for "
-                "`t.mul_(2)`",
-                "24 Keep what backward needs in bfloat16 or in 8 bits"),
-        Message("cannot call binary pointwise function",
-                "two jagged nested tensors, made apart: give the second the offsets of "
-                "the first, `nested_tensor_from_jagged(values, first.offsets())`",
-                "23 Nested (ragged) tensors: through values()"),
         Message("Can't pickle",
                 "a lambda or a local class in the module; `MyFunction.apply` can be "
                 "pickled",
@@ -375,14 +360,9 @@ MESSAGES = {
                 "once, into names",
                 "12 Tickets instead of tensors: recompute"),
         Message("only integer tensors of a single element can be converted",
-                "a tensor as the index of a list or in `range`: `int(i)`, or stack the "
-                "list; in a `backward`, `ctx.saved_tensors` is a tuple, also of one "
-                "tensor: `(x,) = ctx.saved_tensors`",
+                "a tensor as the index of a list or in `range`: `int(i)`; in a "
+                "`backward`, a tuple as an index: `(x,) = ctx.saved_tensors`",
                 "02 The same thing as a Function: forward, backward, ctx"),
-        Message("encountered during backward but not found in storage",
-                "selective checkpoint under autocast, a weight used twice: "
-                "`torch.autocast(…, cache_enabled=False)`",
-                "12 Tickets instead of tensors: recompute"),
     ],
     "Dtypes, devices, kernels": [
         Message("mat1 and mat2 must have the same dtype",
@@ -430,10 +410,6 @@ MESSAGES = {
                 "the input or the target was not moved: `x.to(device)`; or a tensor that "
                 "`forward` made, a buffer not registered, a default device",
                 "06 Buffers: moved and saved, but not trained"),
-        Message("Multiplication of two Float8_e5m2",
-                "`torch._scaled_mm`: one factor in e4m3, the second stored by "
-                "columns, `w.t()`, and scales in float32",
-                "17 8 bits: float8 with a scale for each tensor"),
         Message("No inf checks were recorded for this optimizer",
                 "`GradScaler.step` without a gradient: nothing was scaled, or no "
                 "parameter has one",
@@ -456,8 +432,8 @@ MESSAGES = {
                 "range before it: `CUDA_LAUNCH_BLOCKING=1`",
                 "07 What watching finds, and what only a comparison finds"),
         Message("0 active drivers",
-                "Triton finds no GPU: `TRITON_INTERPRET=1` before the import, where "
-                "`autotune` takes one config; on a machine with one, a torch with CUDA",
+                "Triton finds no GPU: `TRITON_INTERPRET=1` before the import, and "
+                "a `do_bench` for `autotune`; on a machine with one, a torch with CUDA",
                 "15 Deeper: a Triton kernel with a gradient: triton_op and "
                 "register_autograd (2 minutes)"),
         Message("Found no NVIDIA driver",
@@ -465,8 +441,12 @@ MESSAGES = {
                 "`torch.cuda.is_available()` first; a container needs `--gpus all`",
                 "00 Will it run on this machine?"),
         Message("CompilationError",
-                "of Triton: the line below names what `@triton.jit` does not know, such as "
+                "of Triton (its interpreter: `InterpreterError`): the line below names what `@triton.jit` does not know, such as "
                 "a size that is no `tl.constexpr` or no power of two",
+                "15 Deeper: the same in Triton (12 minutes)"),
+        Message("outside of the scope of a kernel",
+                "`Cannot call @triton.jit'd`: a kernel is launched with its grid: "
+                "`kernel[(blocks,)](x, …)`",
                 "15 Deeper: the same in Triton (12 minutes)"),
         Message("illegal memory access",
                 "a kernel read or wrote outside; a later call raises, or with "
@@ -486,7 +466,8 @@ MESSAGES = {
     ],
     "torch.func": [
         Message("In order to use an autograd.Function with functorch transforms",
-                "`torch.func` needs a Function with `setup_context`",
+                "`torch.func` needs a Function with `setup_context`; `checkpoint` has none: "
+                "leave it out",
                 "10 Per-sample gradients: vmap(grad(loss))",
                 short=True),
         Message("In order to use an autograd.Function with functorch transforms",
@@ -530,12 +511,6 @@ MESSAGES = {
                 "`output dynamic shape`: a boolean mask, `nonzero` or `unique` under "
                 "`vmap`: `torch.where(mask, x, 0)`",
                 "10 A rule for vmap: generate_vmap_rule, or your own"),
-        Message("both generate_vmap_rule=True and",
-                "a `vmap` method and `generate_vmap_rule = True`: leave one out",
-                "10 A rule for vmap: generate_vmap_rule, or your own"),
-        Message("Expected the vmap staticmethod to have two returns",
-                "`vmap` returns the results, and where the batch is in each",
-                "10 A rule for vmap: generate_vmap_rule, or your own"),
         Message("attempting to use a Tensor in some data-dependent control flow",
                 "an `if` on a tensor's elements under `vmap`: `torch.where`",
                 "10 A rule for vmap: generate_vmap_rule, or your own"),
@@ -557,10 +532,6 @@ MESSAGES = {
                 "under `vmap`, a tensor without the batch is written into: make it "
                 "with `x.new_zeros(…)`, or write out of place",
                 "10 A rule for vmap: generate_vmap_rule, or your own"),
-        Message("call a compiled backward function within vmap",
-                "what a compiled function returned is differentiated under `vmap`: "
-                "`vmap` goes inside `torch.compile`",
-                "19 The matrix: which way of writing works where"),
         Message("doesn't match the broadcast shape",
                 "`z += x` would make `z` larger: `z = z + x`; under `vmap`, `z` lacks the "
                 "batch: make it with `x.new_zeros(…)`",
@@ -583,24 +554,34 @@ MESSAGES = {
                 "DDP: `marked as ready twice`, by a backward pass inside of another, "
                 "as that of `checkpoint`: `use_reentrant=False`",
                 "14 The data, cut: DistributedDataParallel (DDP)"),
+        Message("Grad strides do not match bucket view strides",
+                "a warning of DDP: the input is `channels_last`, and the model is not, "
+                "or became so too late: `model.to(memory_format=torch.channels_last)` "
+                "before DDP; of a Function, a transposed gradient with a size of 1: "
+                "`g.t() @ x` for `(x.t() @ g).t()`",
+                "14 The data, cut: DistributedDataParallel (DDP)"),
+        Message("'DistributedDataParallel' object has no attribute",
+                "the model is inside: `ddp.module.weight`; but `ddp.module(x)`, or "
+                "another method that computes, does not average the gradients",
+                "14 The data, cut: DistributedDataParallel (DDP)"),
+        Message("FSDP expects uniform original parameter dtype",
+                "keep all in float32, with a `MixedPrecisionPolicy`; or give the layer "
+                "in 16 bits a `fully_shard` of its own, first",
+                "14 Deeper: FSDP2, and which parameters are whole when (10 minutes)"),
         Message("Default process group has not been initialized",
                 "`dist.init_process_group(\"gloo\")`, or \"nccl\", comes first, in each "
                 "process that `torchrun` starts",
                 "14 Two correct answers: the identity, or an all-reduce"),
-        Message("Watchdog caught collective operation timeout",
-                "of NCCL, as `Timed out waiting`: a process called another collective, or "
-                "none: `TORCH_DISTRIBUTED_DEBUG=DETAIL` names it",
-                "14 When one is missing: time-out, deadlock, mismatch"),
         Message("Timed out waiting",
-                "a process did not call the collective that the others wait in",
+                "of NCCL `Watchdog caught collective operation timeout`: a process called "
+                "another collective, or none: `TORCH_DISTRIBUTED_DEBUG=DETAIL` names it",
                 "14 When one is missing: time-out, deadlock, mismatch"),
         Message("are out of bounds for storage of size 0",
                 "FSDP2 freed the parameters between two derivatives: `unshard` them "
                 "again",
                 "14 A gradient penalty: gather the parameters again"),
         Message("are out of bounds for storage of size 0",
-                "a view that an FSDP2 module returned is changed in place, and its "
-                "hook is lost: `y = y + 1` for `y += 1`",
+                "what an FSDP2 module returned is changed in place: `y = y + 1`",
                 "14 Deeper: FSDP2, and which parameters are whole when (10 minutes)",
                 "without a second derivative"),
         Message("but its data is not allocated yet",
@@ -620,9 +601,10 @@ MESSAGES = {
                 "`Cannot re-initialize CUDA in forked subprocess`): start it by \"spawn\"",
                 "23 Copy and pickle a module that calls an operator or a Function"),
         Message("got mixed torch.Tensor and DTensor",
-                "a plain tensor beside a cut one: a buffer, `forward` called without "
-                "its wrapper, or the tied weight of another `fully_shard`: one for both, "
-                "or `weight.full_tensor()`",
+                "a plain tensor beside a cut one: a checkpoint that is loaded: "
+                "`set_model_state_dict(model, sd, "
+                "options=StateDictOptions(full_state_dict=True))`; a layer or `forward` called "
+                "past its wrapper; a tied weight: one `fully_shard` for both",
                 "14 module.forward() bypasses the wrapper"),
         Message("expected, but not set",
                 "`environment variable RANK`: start the program by `torchrun`, or pass "
@@ -654,6 +636,15 @@ MESSAGES = {
                 "the answer is always the same: `torch._check` promises it",
                 "09 Deeper: a number from .item() in a graph (1 minute)",
                 "of a size that depends on the data"),
+        Message("expression zuf0",
+                "a float from `.item()`, or one that NumPy draws, in an `if`, "
+                "`math.exp` or `dropout`: keep it a tensor: `torch.where`, `t.exp()`",
+                "09 Deeper: a number from .item() in a graph (1 minute)"),
+        Message("SymFloat",
+                "`Expected a value of type 'float'`: under a compiler, `.item()` meets "
+                "an operator's `float`: take the `Tensor`, or annotate `int | float | "
+                "bool`",
+                "09 Deeper: a number from .item() in a graph (1 minute)"),
         Message("Could not extract specialized integer from data-dependent expression",
                 "`int()` of a tensor, often in a fake kernel: "
                 "`torch.library.get_ctx().new_dynamic_size()`",
@@ -669,10 +660,11 @@ MESSAGES = {
                 "an exported program got another size than its example had: name the size "
                 "in `dynamic_shapes` at the export",
                 "23 Export with dynamic shapes: Dim"),
-        Message("its top-level keys must be the arg names",
-                "`dynamic_shapes`: the names of `forward`'s arguments, or a tuple in "
-                "their order",
-                "23 Export with dynamic shapes: Dim"),
+        Message("Unsupported input type",
+                "`torch.export` of an object (of a result: `is not a known type`): "
+                "`torch.export.register_dataclass`, or pass tensors, numbers, lists, "
+                "dicts",
+                "09 Export: torch.export"),
         Message("Calling train() is not supported yet",
                 "or `eval()`, of an exported program: call it before, and export twice",
                 "09 Export: torch.export"),
@@ -680,10 +672,6 @@ MESSAGES = {
                 "a warning: `self.h = …` in `forward`, which the export loses: "
                 "`register_buffer(\"h\", …)` first",
                 "06 Buffers: moved and saved, but not trained"),
-        Message("Encountered aliasing during higher order op tracing",
-                "a branch of `torch.cond` returns its input: `clone()`; or writes into "
-                "it (`Encountered input mutation`): `x.add(1)`",
-                "09 Breaks that you can remove: a print, an if"),
         Message("BackendCompilerFailed",
                 "the line below says what failed in the backend; with "
                 "`backend=\"aot_eager\"` one sees whether inductor is to blame",
@@ -692,6 +680,10 @@ MESSAGES = {
                 "inductor has no code for an operation with these arguments: the line "
                 "below names it; make it an operator, or compute it in eager mode",
                 "09 A name and a promise: custom_op and register_fake"),
+        Message("No working C++ compiler found",
+                "inductor on a CPU needs one: install it, or name it, `CXX=g++`; "
+                "without, `backend=\"aot_eager\"`",
+                "09 Deeper: the loops that inductor writes, counted (4 minutes)"),
         Message("Unsafe side effect",
                 "a `backward`, or what `checkpoint` runs, writes into a list or an "
                 "attribute: make it an operator, or leave `fullgraph` out",
@@ -729,13 +721,9 @@ MESSAGES = {
                 "09 Deeper: what a compiler leaves alone: disable, allow_in_graph, "
                 "nonstrict_trace, leaf_function (7 minutes)"),
         Message("Attempted to call function marked as skipped",
-                "a function in C that the compiler does not know: an operator, or "
+                "or `Dynamo does not know how to trace the builtin`: a function in C: an operator, or "
                 "`torch.compiler.disable`",
                 "09 A name and a promise: custom_op and register_fake"),
-        Message("speculate_subgraph: while introspecting",
-                "`autograd.Function`: the rest of the message names what breaks the "
-                "graph inside the Function",
-                "09 Breaks that you can remove: a print, an if"),
         Message("accessing tensor output of CUDAGraphs that has been overwritten",
                 "the next call reuses the memory: `.clone()` the output outside, or "
                 "`torch.compiler.cudagraph_mark_step_begin()`",
@@ -744,35 +732,25 @@ MESSAGES = {
                 "`.item()` inside a Function's `forward`: save the 0-dim tensor "
                 "instead",
                 "09 Deeper: a number from .item() in a graph (1 minute)"),
-        Message("Dynamo does not know how to trace the builtin",
-                "a warning: the graph breaks at a function in C: make it an operator",
-                "09 A name and a promise: custom_op and register_fake"),
         Message("Cannot access data pointer of Tensor (e.g. FakeTensor",
                 "a compiler or an export ran code that reads memory: make it an "
                 "operator; of a `triton_op` under Triton's interpreter: a `custom_op`",
                 "09 A name and a promise: custom_op and register_fake"),
         Message("Hard failure due to fullgraph=True",
                 "`FailOnRecompileLimitHit`, or the warning `hit "
-                "config.recompile_limit`, once `cache_size_limit`: an argument, or a "
-                "number in a module, is new at each call: make it a tensor; "
+                "config.recompile_limit`, once `cache_size_limit`: an "
+                "argument, such as a float for an operator or `math`, or a number in a module, is "
+                "new at each call: make it a tensor outside; "
                 "`TORCH_LOGS=recompiles` names it",
                 "09 One graph for many shapes: dynamic=True"),
         Message("we encountered a tensor subclass where we guessed",
                 "an output of a compiled function got no gradient, or a plain one: "
                 "`.detach()` it inside that function",
                 "18 Deeper: torch.compile and __tensor_flatten__ (3 minutes)"),
-        Message("data pointer on an invalid python storage",
-                "a wrapper subclass has no memory: take the tensor inside, or answer "
-                "the operation in `__torch_dispatch__`",
-                "18 A matrix that is never made"),
         Message("Failed to convert args/kwargs to proxy",
-                "or `in C and Dynamo has no model for it`: a tensor subclass without "
-                "`__tensor_flatten__` and `__tensor_unflatten__`",
+                "a `torch.Generator` in what is compiled: draw outside; or (`in C and Dynamo "
+                "has no model for it`) a tensor subclass without `__tensor_flatten__`",
                 "18 Deeper: torch.compile and __tensor_flatten__ (3 minutes)"),
-        Message("Unsupported python_type() call",
-                "an object that the compiler does not know, in older versions a "
-                "`TypeError`: pass tensors and numbers, or make it an operator",
-                "09 A name and a promise: custom_op and register_fake"),
         Message("Unsupported: call to a callable object",
                 "`forward` or an argument is an object that the compiler cannot "
                 "follow; what leaves it alone: `disable`, `allow_in_graph`, "
@@ -786,7 +764,7 @@ MESSAGES = {
                 "`forward`",
                 "23 Copy and pickle a module that calls an operator or a Function"),
         Message("_OpNamespace",
-                "no such operator in this process (`operator … does not exist`): import "
+                "no such operator in this process (`does not exist`, `failed to resolve`): import "
                 "the module that defines it, or load its library, first; a "
                 "`torchvision` must fit torch; keep a `Library` in a global name",
                 "23 Export a model that holds an operator or a Function"),
@@ -795,9 +773,18 @@ MESSAGES = {
                 "an edit, restart Python",
                 "08 The schema, the key and the build"),
         Message("Error building extension",
-                "`ninja: build stopped`, `returned non-zero exit status`: the "
-                "compiler's first error stands after `FAILED:`",
+                "`Error compiling objects`, `ninja: build stopped`, `returned non-zero "
+                "exit status`: the compiler's first error stands after `FAILED:`",
                 "08 The schema, the key and the build"),
+        Message("dynamic module does not define module export function",
+                "`PyInit_…`: a library without `PYBIND11_MODULE`: "
+                "`torch.ops.load_library`, or `load(…, is_python_module=False)`; with "
+                "it, its name must be `TORCH_EXTENSION_NAME`",
+                "08 pybind11 or TORCH_LIBRARY: what PyTorch knows"),
+        Message("list index out of range",
+                "no GPU is there to ask: `TORCH_CUDA_ARCH_LIST=\"9.0\"`, the target's",
+                "16 Deeper: a wheel for each CUDA version (3 minutes)",
+                "while a CUDA extension is built"),
         Message("No module named 'torch'",
                 "pip builds in an empty environment: `pip install "
                 "--no-build-isolation .`",
@@ -832,15 +819,6 @@ MESSAGES = {
                 "another object in a dict, and pass its key, an int; a class of your own "
                 "can be registered, which is a prototype",
                 "23 A handle or another object for an operator: its key, an int"),
-        Message("alias annotations",
-                "the schema says `Tensor(a)` of a result: return a clone, and leave "
-                "`(a)` out",
-                "09 Deeper: a kernel that returns its input: custom_op, or define "
-                "and impl (2 minutes)"),
-        Message("error when deserializing the saved file",
-                "`failed to resolve`: import the operator's module before "
-                "`torch.export.load`",
-                "23 Export a model that holds an operator or a Function"),
         Message("Weights only load failed",
                 "the file holds more than tensors: a whole model, a class, NumPy's "
                 "numbers, a tensor subclass: save a `state_dict`; or trust the class "
@@ -889,10 +867,6 @@ MESSAGES = {
                 "`opcheck`: the kernel changes an argument that the schema calls "
                 "constant",
                 "09 What is promised must hold: opcheck"),
-        Message("does not have an autograd kernel defined at an autograd key",
-                "`opcheck`: a Function was registered for \"CPU\" or \"CUDA\": "
-                "`register_autograd`",
-                "09 What is promised must hold: opcheck"),
         Message("most often comes from a incorrect fake",
                 "`expected size … stride`: the fake kernel promises others than the "
                 "kernel returns: `opcheck`",
@@ -938,9 +912,6 @@ MESSAGES = {
         Message("Ninja is required to load C++ extensions",
                 "`pip install ninja`; if `load` waits for ever, delete the file `lock` "
                 "that a stopped build left in `TORCH_EXTENSIONS_DIR`",
-                "08 The schema, the key and the build"),
-        Message("Error compiling objects for extension",
-                "the compiler's own first error stands further up",
                 "08 The schema, the key and the build"),
         Message("CUDA_HOME environment variable is not set",
                 "no CUDA toolkit was found: set it to the folder that holds "

@@ -15,7 +15,8 @@ SYMPTOMS = [
             "gradient",
             "11 A whole program: rounds"),
     Symptom("a parameter does not move",
-            "its gradient is None, zero, or of a copy; or the optimizer holds another",
+            "its gradient is None, zero, or of a copy; or the optimizer holds another, as "
+            "one that was made before `fully_shard`",
             "06 Test that every parameter gets a gradient"),
     Symptom("wrong only on the second GPU",
             "the kernel runs on another device or stream: `torch.cuda.device_of(x)`, "
@@ -50,7 +51,8 @@ SYMPTOMS = [
             "it is an attribute of `ctx`, which the saved-tensor hooks do not see",
             "03 An attribute escapes the saved-tensor hooks"),
     Symptom("wrong only on two processes",
-            "a collective with another backward, or a function that looks at a part",
+            "a collective with another backward, or what looks at a part: batch norm "
+            "(`SyncBatchNorm`), a mean over parts of unequal size",
             "14 Two correct answers: the identity, or an all-reduce"),
     Symptom("a run on several processes hangs",
             "one process calls another collective, or none",
@@ -82,7 +84,8 @@ SYMPTOMS = [
             "20 Deeper: rows with nothing to attend to, causal blocks, grouped "
             "queries (3 minutes)"),
     Symptom("nan now and then",
-            "a formula that overflows, or 0 · inf",
+            "a formula that overflows, or 0 · inf: `sqrt` at 0, a `softmax` of a row of "
+            "`-inf`",
             "11 Where a nan is born: set_detect_anomaly"),
     Symptom("other numbers on each run",
             "no seed, a draw in backward, or an order of sums by chance",
@@ -95,7 +98,8 @@ SYMPTOMS = [
             "`set_detect_anomaly(True)` prints that line, too",
             "11 Where a nan is born: set_detect_anomaly"),
     Symptom("right in eager mode, wrong when compiled",
-            "a gradient that the compiler drops, or a side effect",
+            "a gradient that the compiler drops, a side effect, or other random numbers: "
+            "`torch._inductor.config.fallback_random = True`",
             "19 The matrix: which way of writing works where"),
     Symptom("a hook is not called when compiled",
             "it was registered after the first call: register it before, or "

@@ -596,6 +596,11 @@ TASKS = {  # by what they are about
              "register_autograd (2 minutes)",
              "Triton's interpreter",
              "write a Triton kernel with its gradient", "`y = silu(x)`"),
+        Task("autotune a Triton operator (`triton.autotune`, `triton.Config`, "
+             "`reset_to_zero`)",
+             "23 A Triton operator that is autotuned: triton.autotune",
+             "23 A Triton operator that is autotuned: triton.autotune",
+             "each config alone"),
         Task("write a longer Triton kernel (blocks, masks, `tl.constexpr`)",
              "23 Sum over rows in a backward kernel, without atomicAdd",
              "15 Deeper: the same in Triton (12 minutes)",
@@ -634,5 +639,9 @@ TASKS = {  # by what they are about
              "23 Export to ONNX: which operators need a translation",
              "23 Export to ONNX: which operators need a translation",
              "ONNX Runtime, and the same numbers"),
+        Task("keep an operation as an ONNX operator of my own (`torch.onnx.ops.symbolic`)",
+             "23 Export to ONNX: which operators need a translation",
+             "23 Export to ONNX: which operators need a translation",
+             "the nodes, and eager mode"),
     ],
 }  # fmt: skip
