@@ -35,6 +35,17 @@ PAGES = {
     path.relative_to(ROOT).with_suffix(".html").as_posix(): path
     for path in [ROOT / "README.md", ROOT / "README.zh.md", *CHAPTERS]
 }
+EIGHT = [
+    *FRONT.values(),
+    "README.html",
+    "notebooks/02_static_functions.html",
+    "notebooks/04_exp.html",
+    "notebooks/11_when_gradients_lie.html",
+    "notebooks/19_which_way.html",
+    "zh/04_exp.html",
+]
+each_page = pytest.mark.parametrize("name", [*FRONT.values(), *PAGES])
+LOOKS = (390, "dark"), (1300, "light")  # widths and themes
 PATIENCE = 120_000  # ms; a busy machine is slow, not broken
 BROKEN = """async () => {
     const pictures = [...document.images];

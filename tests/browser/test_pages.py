@@ -1,21 +1,8 @@
-"""Each page by itself: it is whole, accessible and light."""
+"""Each page by itself: it is whole and light."""
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
-from tests.browser.conftest import FRONT, PAGES, look, show
-
-EIGHT = [
-    *FRONT.values(),
-    "README.html",
-    "notebooks/02_static_functions.html",
-    "notebooks/04_exp.html",
-    "notebooks/11_when_gradients_lie.html",
-    "notebooks/19_which_way.html",
-    "zh/04_exp.html",
-]
-each_page = pytest.mark.parametrize("name", [*FRONT.values(), *PAGES])
-LOOKS = (390, "dark"), (1300, "light")  # widths and themes
+from tests.browser.conftest import EIGHT, FRONT, LOOKS, PAGES, each_page, look, show
 
 
 @each_page
@@ -35,24 +22,6 @@ def test_a_page_is_whole(page, site, name):
         outline.evaluate_all("all => all.filter(o => o.scrollWidth > o.clientWidth)")
         == []
     )
-
-
-@each_page
-def test_a_page_is_accessible(page, site, name, request):
-    if name not in EIGHT and not request.config.getoption("--all-chapters"):
-        pytest.skip("runs with --all-chapters")
-    for width, theme in LOOKS:
-        show(page, site, name, theme, width)
-        page.evaluate(
-            "document.querySelectorAll('details').forEach(fold => fold.open = true)"
-        )
-        violations = Axe().run(page).response["violations"]
-        serious = [
-            (found["id"], found["nodes"][0]["html"][:200], len(found["nodes"]))
-            for found in violations
-            if found["impact"] in ("serious", "critical")
-        ]
-        assert serious == [], width
 
 
 def test_no_formula_is_cut_off(page, site):
