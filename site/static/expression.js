@@ -89,7 +89,7 @@ const evaluated = (() => {
 
   const reshaped = (x, sizes) => {
     const shape = sizes.map(n => n === -1 ? x.data.length / -product(sizes) : n);
-    if (product(shape) !== x.data.length || !shape.every(isInt)) misfit("reshape", x.shape, sizes);
+    if (product(shape) !== x.data.length || !shape.every(n => isInt(n) && n >= 0)) misfit("reshape", x.shape, sizes);
     return new Tensor(shape, x.data, x.dtype);
   };
   const permuted = (x, dims) => {
@@ -296,7 +296,7 @@ const evaluated = (() => {
     const path = value?.path && `${value.path}.${name}`;
     if (path && "torch.nn.functional".startsWith(path)) return { path };
     if (path) return (args, named) => called(value.path, name, args, named);
-    const dims = range(value.shape.length);
+    const dims = range((value?.shape ?? beyond(`.${name}`)).length);
     if (name === "T") return permuted(value, dims.reverse());
     if (name === "mT") return dims.length > 1 ? transposed(value, -2, -1) : beyond(".mT");
     if (name === "shape") return value.shape;
