@@ -248,9 +248,8 @@ MESSAGES = {
                 "16 bits, a float64 reference",
                 "04 1. Single precision: float32"),
         Message("Tensor-likes are not close",
-                "`assert_close`: if few elements differ, and little, give the tolerance "
-                "of the dtype, or compare with float64; if nearly all differ, the "
-                "formula is another",
+                "`assert_close`: few elements, by little: the tolerance of the dtype, "
+                "against float64; nearly all: another formula",
                 "17 Deeper: which tolerance for float16 and bfloat16? (3 minutes)"),
         Message("Backward is not reentrant",
                 "two backward passes of one graph differ: a random draw, or state; "

@@ -26,8 +26,8 @@ SYMPTOMS = [
             "the current stream, `record_stream`",
             "16 The C++ and CUDA files"),
     Symptom("`backward` of a Function is not called",
-            "`forward` was called instead of `apply`, or the tensor came inside a "
-            "list",
+            "`forward` was called instead of `apply`, no input requires a gradient, or "
+            "the tensor came inside a list",
             "02 Deeper: a list or a dict of tensors, into a Function and out of it (3 "
             "minutes)"),
     Symptom("one branch gets another one's gradient",
