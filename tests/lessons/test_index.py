@@ -338,6 +338,7 @@ def test_every_row_leads_to_a_heading_or_a_file():
         index.source(task.copy)
     for row in (*every(MESSAGES), *SYMPTOMS):
         index.section(row.read)
+        assert "|" not in f"{row}", "it would end a cell of the table"
 
 
 def test_what_a_task_copies_runs_alone():
