@@ -641,8 +641,8 @@ MESSAGES = {
                 "09 Deeper: a number from .item() in a graph (1 minute)"),
         Message("SymFloat",
                 "`Expected a value of type 'float'`: under a compiler, `.item()` meets "
-                "an operator's `float`: take the `Tensor`, or annotate `int | float | "
-                "bool`",
+                "an operator's `float`: take the `Tensor`, or annotate "
+                "`torch.types.Number`",
                 "09 Deeper: a number from .item() in a graph (1 minute)"),
         Message("Could not extract specialized integer from data-dependent expression",
                 "`int()` of a tensor, often in a fake kernel: "
