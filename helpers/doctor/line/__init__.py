@@ -27,20 +27,20 @@ class Repair:
 
     change: the `Change` that mends it, or None; mends_all: and all others, too?
     first:  the `FirstWrong` where backward goes wrong, or None
-    unused: what backward computes and never uses, in words, or None
+    clue:   what its source tells, in words, or None
     """
 
     change: Change | None = None
     mends_all: bool = False
     first: FirstWrong | None = None
-    unused: str | None = None
+    clue: str | None = None
 
     @property
     def gaps(self):
         """What it fills of the gaps in the text of a wrong gradient."""
         if self.change or self.first:
             return {"nameless": ""}
-        return {"remedy": self.unused} if self.unused else {}
+        return {"remedy": self.clue} if self.clue else {}
 
 
 def find(wrong, budget, few):
@@ -58,11 +58,14 @@ def find(wrong, budget, few):
             return Repair(change)
         first = first_wrong(wrong, budget)
         found = goals.right_if(wrong, budget, few, first)
-        unused = goals.unused(subject)
-        if first and unused:
-            both = listed((first.first_wrong, unused), "; ")
+        clues = [goals.unused(subject)]
+        if not (first and first.is_cause):
+            clues.append(goals.common(subject, wrong))
+        clue = listed(filter(None, clues), "; ") or None
+        if first and clue:
+            both = listed((first.first_wrong, clue), "; ")
             first = replace(first, first_wrong=both)
-        return Repair(*found, first, unused)
+        return Repair(*found, first, clue)
     return Repair(first=first)
 
 

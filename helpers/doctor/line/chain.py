@@ -12,6 +12,7 @@ leaves the right ones alone.
 import ast
 import contextlib
 import copy
+import functools
 import inspect
 import itertools
 import operator
@@ -35,6 +36,7 @@ from .goals import codes_of, guard_of
 
 WATCH = "the_doctor_watches"
 PROOFS = 80  # interventions, at most
+PATHS = 200  # through forward, at most
 LARGE = 1e6  # elements of one local, above which none is kept
 USES = 6  # of one local, of which all parts are tried
 EXACT = 1e-9  # of the largest element: rounding
@@ -331,7 +333,9 @@ class Record:
         rights = [None] * (len(wanted) + len(edges))
         if pairs and rights:
             outs, vs = zip(*pairs, strict=True)
-            rights = torch.autograd.grad(outs, [*wanted, *edges], vs, allow_unused=True)
+            rights = torch.autograd.grad(
+                outs, [*wanted, *edges], vs, allow_unused=True, retain_graph=True
+            )
         for hook in hooks:
             hook.remove()
         own = iter(rights)
@@ -353,6 +357,16 @@ class Record:
                 local.name, local.line, local.edge, local.value, right, tuple(uses)
             )
             self.locals.append(made)
+
+    def without(self, target, path):
+        """The gradient of this local, but for what comes through one use of another."""
+        local, other = self.locals[target], self.locals[path[0]]
+        edges = [torch.autograd.graph.GradientEdge(*x.edge) for x in (other, local)]
+        share = other.uses[path[1]][1]
+        (part,) = torch.autograd.grad(
+            edges[:1], edges[1:], [share], retain_graph=True, allow_unused=True
+        )
+        return None if part is None else local.gradient - part
 
 
 # --- the chain ------------------------------------------------------------------------
@@ -379,6 +393,14 @@ class Target:
             found = sum(local.uses[k][1] for k in self.uses)
         found = found.mT if self.turned else found
         return found.reshape(like.shape).to(like.dtype)
+
+
+@dataclass(frozen=True)
+class Path:
+    """One use of a local of forward, by which a gradient goes further back."""
+
+    local: int
+    use: int
 
 
 class Chain:
@@ -507,7 +529,8 @@ class Search:
         self.chain, self.wrong, self.budget = chain, wrong, budget
         self.record, self.events, grads = chain.events(wrong.first, 0)
         self.again, self.events_again, _grads = chain.events(wrong.at[-1], 1)
-        self.stay, self.proofs = guard_of(wrong), 0
+        self.stay, self.proofs, self.paths = guard_of(wrong), 0, 0
+        self.sums = {}  # by name: the last `Target` that is a sum of uses
         self.grads = [g for g in grads if isinstance(g, torch.Tensor)]
 
     def found(self):
@@ -534,6 +557,7 @@ class Search:
         """Is it right as it is, for forward has computed it, too?"""
         return any(alike(value, local.value) for local in self.record.locals)
 
+    @functools.cache  # noqa: B019 (it lives as long as the search)
     def held(self, key):
         """The `Target` whose value this local holds at two draws, or None."""
         pairs = (
@@ -542,10 +566,21 @@ class Search:
         )
         if key not in self.events_again or is_flat(self.events[key]):
             return None
-        for target in self.targets(self.events[key]):
+        name = self.chain.backward.name(key)
+        for target in (*self.targets(self.events[key]), *self.next_sums(name)):
             if all(alike(value, target.of(record, value)) for value, record in pairs):
+                if name and target.uses:
+                    self.sums[name] = target
                 return target
         return None
+
+    def next_sums(self, name):
+        """What a local that sums uses, one after the other, may hold next."""
+        if last := self.sums.get(name):
+            n = len(self.record.locals[last.local].uses)
+            for k in range(n):
+                if k not in last.uses and len(last.uses) + 1 < n:
+                    yield replace(last, uses=(*last.uses, k))
 
     def targets(self, value):
         """The gradients of forward's locals, and their parts, of this many elements."""
@@ -574,10 +609,11 @@ class Search:
         for target in () if is_flat(value) else whole:
             if there := self.part_of(key, target):
                 yield target, there
+        yield from ((target, None) for target in self.next_sums(name))
         if not self.may_be_more(key, value):
             return
         for target in () if is_flat(value) else whole:
-            if factor := self.factor_of(key, target):
+            if factor := self.factor_of(key, target) or self.path_missing(key, target):
                 yield target, factor
         # What a loop fills is no gradient before its last turn.
         of_a_loop = [t for t in whole if self.record.locals[t.local].line]
@@ -621,6 +657,32 @@ class Search:
                     if alike(other, part.of(self.again, other)):
                         return uses
         return None
+
+    def path_missing(self, key, target):
+        """The `Path` through which nothing comes to this local, or None."""
+        name = self.chain.backward.name(key)
+        if self.turns(key) > 1 or not self.is_mate(name, target):
+            return None
+        records = (self.events, self.record), (self.events_again, self.again)
+        for j, local in enumerate(self.record.locals):
+            uses = range(len(local.uses) if 1 < len(local.uses) <= USES else 0)
+            for path in [(j, k) for k in uses if j != target.local]:
+                if self.paths >= PATHS:
+                    return None
+                self.paths += 1
+                if all(self.lacks(*pair, key, target, path) for pair in records):
+                    return Path(*path)
+        return None
+
+    def lacks(self, events, record, key, target, path):
+        """Is this local the gradient without what comes by that path?"""
+        if path[0] >= len(record.locals) or path[1] >= len(record.locals[path[0]].uses):
+            return False
+        rest, value = record.without(target.local, path), events[key]
+        if rest is None:
+            return False
+        rest = rest.mT if target.turned else rest
+        return alike(value, rest.reshape(value.shape).to(value.dtype))
 
     def factor_of(self, key, target):
         """The factor of the right gradient, the same at two draws, or None."""
@@ -670,6 +732,9 @@ class Search:
         text = VALUE if target.value else GRADIENT
         if target.uses is not None:
             text, gaps["uses"] = SHARE, self.through(local, target.uses)
+        elif isinstance(relation, Path):
+            other = self.record.locals[relation.local]
+            text, gaps["uses"] = PART, self.through(other, [relation.use])
         elif isinstance(relation, tuple):
             lost = [k for k in range(len(local.uses)) if k not in relation]
             text, gaps["uses"] = PART, self.through(local, lost)

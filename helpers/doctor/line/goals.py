@@ -27,6 +27,8 @@ from .grammar import (
     lines_of,
 )
 
+FEW = 4  # names that are told
+ASSIGNMENTS = ast.Assign, ast.AugAssign, ast.For
 UNSURE, ODD = 40, 120  # edits of each kind that are run
 FURTHER = (
     20  # edits that are run when one has been found that mends not all that is wrong
@@ -137,14 +139,14 @@ def ranked(codes, ahead, few, is_due):
             yield from ahead.ranked(edits)
 
     around = (pair for c in codes for pair in ahead.around(c) if is_due(pair[1]))
-    for pairs in (of_these(EXPRESSIONS), around, of_these(MANY)):
+    for kind, pairs in enumerate((of_these(EXPRESSIONS), around, of_these(MANY))):
         for left, edit in pairs:
             if left is None:
                 odd.append(edit)
             elif left < LIKELY:
                 yield edit
             elif left < HOPELESS:
-                unsure.append((left, len(unsure), edit))
+                unsure.append((kind, left, len(unsure), edit))
     if not few:
         lines = (edit for c in codes for edit in lines_of(c) if is_due(edit))
         yield from itertools.islice(lines, ODD)
@@ -253,6 +255,55 @@ def unused(subject):
     return found and _("what is computed and never used: {these}").format(
         these=listed(found)
     )
+
+
+def common(subject, wrong):
+    """What several wrong gradients go through, and no right one, in words; or None."""
+    inputs = dict.fromkeys(one.input for one in wrong.together)
+    is_told_here = [*inputs][0] == wrong.first.input  # and not for each of them
+    if len(inputs) < 2 or not is_told_here or len(subject.functions) > 1:
+        return None
+    (cls,) = subject.functions
+    forward, backward = codes_of([cls.forward], cls)[0], backward_codes(subject)[0]
+    ends = [n.value for n in backward.nodes if isinstance(n, ast.Return)]
+    if len(ends) != 1 or not isinstance(ends[0], ast.Tuple):
+        return None
+    # What forward computes in the same words, and what it has saved, is as it should be.
+    known = {ast.unparse(n) for n in forward.nodes if isinstance(n, ast.stmt)}
+    lines = {}
+    for line in backward.nodes:
+        text = ast.unparse(line)
+        if isinstance(line, ASSIGNMENTS) and text not in known and "ctx." not in text:
+            for name in names_in(line, ast.Store):
+                lines.setdefault(name, []).append(line)
+
+    def through(node):
+        found, new = {}, [node]
+        while new:
+            names = names_in(new.pop(), ast.Load) & lines.keys() - found.keys()
+            found |= dict.fromkeys(names)
+            new += [line for name in names for line in lines[name]]
+        return found.keys()
+
+    by_right = {True: [], False: []}
+    for x, returned in zip(forward.arguments, ends[0].elts, strict=False):
+        by_right[x not in inputs].append(through(returned))
+    shared = set.intersection(*map(set, by_right[False])).difference(*by_right[True])
+    first = {name: min(backward.line(n) for n in lines[name]) for name in shared}
+    named = _("`{name}` (line {line})")
+    said = [named.format(name=x, line=first[x]) for x in sorted(first, key=first.get)]
+    template = _("all that is wrong goes through {these}")
+    return template.format(these=listed(said)) if 0 < len(said) <= FEW else None
+
+
+def names_in(node, way):
+    """The names that are read, or stored, also by an index."""
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    if way is ast.Load:
+        return names
+    targets = getattr(node, "targets", None) or [node.target]
+    parts = [n for t in targets for n in ast.walk(t)]
+    return {n.id for n in parts if isinstance(n, ast.Name)} & names
 
 
 # --- which functions ------------------------------------------------------------------

@@ -190,6 +190,13 @@ def other_functions(site):
     yield from ({func: text.removesuffix(name) + other} for other in others)
 
 
+def not_in_place(site):
+    """A method that changes its tensor, and the one that does not."""
+    name = getattr(site.node.func, "attr", "")
+    if re.fullmatch(r"[a-z]\w*[a-z0-9]_", name):
+        yield {site.node.func: ast.unparse(site.node.func)[:-1]}
+
+
 def other_constants(site):
     """Of a number with a minus, the whole is one constant."""
     match site.node:
@@ -272,6 +279,7 @@ def other_counts(site):
                 yield from (
                     f"{name}.numel()",
                     *(f"{name}.shape[{d and d - t.dim()}]" for d in range(t.dim())),
+                    *(f"{name}.numel() / {name}.shape[{d}]" for d in range(t.dim())),
                 )
 
 
@@ -301,6 +309,7 @@ EXPRESSIONS = [  # kinds of nodes; templates, or site -> texts or {node: text}
     ((ast.BinOp, ast.Compare), other_operators),
     ((*VALUE, ast.UnaryOp, ast.IfExp), without_a_part),
     ((*VALUE, ast.IfExp), ["-{0}"]),
+    (ast.Call, not_in_place),
     (ast.Call, other_functions),
     (NAME, other_calls),
     (NAME, one_off),
@@ -418,6 +427,8 @@ def of_a_line(line, code):
             sign = OPERATORS.get(type(getattr(line, "op", None)), "") + "="
             left, right = ast.unparse(target), ast.unparse(value)
             yield line, "pass"
+            if sign != "=" and isinstance(target, ast.Name):  # not in place
+                yield line, f"{left} = {left} {sign[:-1]} {right}"
             for one, other in itertools.permutations(code.arguments, 2):  # copied
                 if (new := re.sub(rf"\b{one}\b", other, right)) != right:
                     yield line, f"{left} {sign} {new}"
@@ -428,6 +439,8 @@ def of_a_line(line, code):
                 t, i = ast.unparse(target.value), ast.unparse(target.slice)
                 yield line, f"{t}.index_add_(0, {i}, {right})"
                 yield line, f"{t}.index_put_(({i},), {right}, accumulate=True)"
+        case ast.For(iter=turns):
+            yield turns, f"reversed({ast.unparse(turns)})"
         case ast.Expr():
             yield line, "pass"
 

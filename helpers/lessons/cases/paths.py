@@ -6,6 +6,7 @@ of what the doctor says of the first local that is wrong.
 
 import torch
 from torch.autograd import Function
+from torch.nn import functional
 
 from .case import HEALTHY, broken, draw, with_a_slip
 
@@ -149,8 +150,149 @@ paths(
             "contribution-lost",
             "",
         ),
+        (
+            "for t in reversed(range(len(q))):",
+            "for t in range(len(q)):",
+            "gradient-wrong",
+            "",
+            "`reversed(range(len(q)))` stood in place of `range(len(q))`",
+        ),
     ],
     warned="needs-input-grad-ignored",
+)
+
+
+class LogBeta(Function):
+    """The logarithm of the beta function at exp(x) and 2, which uses exp(x) twice."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        a = x.exp()
+        return torch.lgamma(a) - torch.lgamma(a + 2)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        a = x.exp()
+        slope = torch.digamma(a) - torch.digamma(a + 2)
+        grad_x = g * slope * a
+        return grad_x
+
+
+paths(
+    LogBeta,
+    lambda: draw((4,)),
+    [
+        (
+            " - torch.digamma(a + 2)",
+            "",
+            "derivative-wrong",
+            "what comes through `add` in line 8, `return torch.lgamma(a) -",
+        ),
+    ],
+)
+
+
+class ThreeTaps(Function):
+    """A product of neighbours, whose backward adds three pieces."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        left = x[:, :-2]
+        middle = x[:, 1:-1]
+        right = x[:, 2:]
+        return left * middle + right.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        left, middle, right = x[:, :-2], x[:, 1:-1], x[:, 2:]
+        grad_x = functional.pad(g * middle, (0, 2))
+        grad_x = grad_x + functional.pad(g * left, (1, 1))
+        grad_x = grad_x + functional.pad(g * right.cos(), (2, 0))
+        return grad_x
+
+
+paths(
+    ThreeTaps,
+    lambda: draw((3, 6)),
+    [
+        (
+            "g * left, (1, 1)",
+            "2 * g * left * middle, (1, 1)",
+            "partly-right",
+            "`grad_x` (line 17) should be what comes to `x` through line 7, `left = "
+            "x[:, :-2]` and line 8, `middle",
+        ),
+    ],
+)
+
+
+class Tilted(Function):
+    """A square of a sigmoid, whose two gradients share a slope."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return torch.sigmoid(x * w).square()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        s = torch.sigmoid(x * w)
+        slope = 2 * s * s * (1 - s)
+        return g * slope * w, g * slope * x
+
+
+paths(
+    Tilted,
+    lambda: draw((4,), (4,)),
+    [
+        (
+            "slope = 2 * s * s * (1 - s)",
+            "slope = (3 - x) * s * (2 + s)",
+            "derivative-wrong",
+            "",
+            "all that is wrong goes through `s` (line 12), `slope` (line 13)",
+        ),
+        (
+            "return g * slope * w, g",
+            "return g * slope.mul_(w), g",
+            "factor-missing",
+            "",
+            "`slope.mul(w)` stood in place of `slope.mul_(w)`",
+        ),
+    ],
+)
+
+
+class OfEachChannel(Function):
+    """x - its mean over all but the channels."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x - x.mean((0, 2, 3), keepdim=True)
+
+    @staticmethod
+    def backward(ctx, g):
+        n = g.numel() / g.shape[1]
+        return g - g.sum((0, 2, 3), keepdim=True) / n
+
+
+paths(
+    OfEachChannel,
+    lambda: draw((5, 2, 3, 4)),
+    [
+        (
+            "n = g.numel() / g.shape[1]",
+            "n = g.shape[0]",
+            "term-missing",
+            "",
+            "`g.numel() / g.shape[1]` stood in place of `g.shape[0]`",
+        ),
+    ],
 )
 
 
