@@ -15,6 +15,7 @@ TABLE = json.loads(
 )
 SUPERSCRIPTS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 NUMBER = r"(?<![a-z\d.])-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"
+ARE_LETTERS = re.compile("[A-F]+").fullmatch
 LATIN = r"[a-z0-9_.+±^]"
 IN_WORDS = [  # numbers: in English with blanks between them, in Chinese without
     (rf"(?<!{LATIN}){one}(?:[\s-]+{one})*(?!{LATIN})", one)
@@ -38,6 +39,7 @@ def question(wish, outcome, within=0.0, tempting=()):
         *tempting,
         *filter(None, TABLE["wishes"].get(wish, "").split("|")),
     ]
+    told = [outcome, *tempting]  # which tell what is asked for if the wish does not
     quoted = re.findall('"([^"]+)"', asks) + ["none"] * ("[]" in asks)
     words = [*quoted, *re.findall(NUMBER, re.sub('"[^"]+"', "", asks))]
     words += ["True", "False"] * ("True" in asks)
@@ -50,7 +52,7 @@ def question(wish, outcome, within=0.0, tempting=()):
         "wish": wish,
         "whole": list(dict.fromkeys(whole)),  # answers
         "words": list(dict.fromkeys([*whole, *words])),  # and what they are made of
-        "letters": asks.startswith("letters"),
+        "letters": asks.startswith("letters") or all(map(ARE_LETTERS, told)),
         "free": wish is None or bool(re.search(free, asks)),  # in how many it says
     }
 

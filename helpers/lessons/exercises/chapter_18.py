@@ -191,6 +191,12 @@ def _multiplies(attempt):
                 "`{name}` is right, but it makes a tensor of {numbers:,} numbers."
             )
             yield template.format(name=name, numbers=largest.numbers)
+    r = attempt(u, v).requires_grad_()
+    r.detach()
+    if not r.requires_grad:
+        yield _(
+            "after `R.detach()`, R itself requires no gradient: return another one."
+        )
 
 
 def _refuses(attempt):
@@ -240,8 +246,8 @@ EXERCISE_2 = Exercise(
             "2,000 numbers",
         ),
         (
-            {"cls(args[0].v, args[0].u)": "cls(args[0].u, args[0].v)"},
-            "`R.t() @ b` raises",
+            {"return cls(args[0].u, args[0].v)": "return args[0]"},
+            "return another one",
         ),
         ({" {func}": ""}, "does not name the operation"),
         (
@@ -381,6 +387,11 @@ def _is_trained(attempt):
     weight = nn.Parameter(start.clone().as_subclass(attempt))
     other = nn.Parameter(start.clone())
     for parameter in (weight, other):
+        if not parameter.is_leaf:
+            yield _(
+                "a parameter of this class is no leaf: `as_subclass` makes a new tensor. "
+                "Leave alone what has the class."
+            )
         adam = torch.optim.Adam([parameter], lr=0.1, foreach=False)
         for _step in range(3):
             adam.zero_grad()
@@ -399,12 +410,12 @@ EXERCISE_4 = Exercise(
     stub="class Logged(Tensor):\n    log = []  # the names of functions, as they are "
     "called\n    ...  # yours",
     wrong=[
-        ({" if type(result) is Tensor else result": ""}, "AttributeError"),
         (
             {"        with torch._C.DisableTorchFunctionSubclass():\n    ": ""},
             "RecursionError",
         ),
         ({"result.as_subclass(cls) if type(result) is Tensor else ": ""}, "lost the"),
+        ({"type(result) is Tensor": "isinstance(result, Tensor)"}, "is no leaf"),
         ({"Logged.log.append(func.__name__)": "pass"}, "is missing"),
         (
             {
