@@ -330,7 +330,10 @@ _DRILLS = (
         "1.a",
         lambda: backward_of(lambda w, x: x * w + x, (3,), (3,)),
         "lambda g, w: g * w + g",
-        {"lambda g, w: g * w": N_("Two edges lead to `x`.")},
+        {
+            "lambda g, w: g * w": N_("Two edges lead to `x`."),
+            "lambda g, w: w + 1": N_("What arrives, `g`, goes into each contribution."),
+        },
         N_("each of the two edges brings a contribution."),
     ),
     Drill(
@@ -340,6 +343,7 @@ _DRILLS = (
         {
             "lambda g, x: g": N_("Each element of `x` gets a gradient."),
             "lambda g, x: g * x": N_("If an element grows by 1, so does the sum."),
+            "lambda g, x: torch.ones_like(x)": N_("The gradient that arrives is `g`."),
         },
         N_("each element moves the sum as much as itself."),
     ),
