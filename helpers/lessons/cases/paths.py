@@ -296,6 +296,38 @@ paths(
 )
 
 
+class Bilinear(Function):
+    """x · W y of each row."""
+
+    @staticmethod
+    def forward(ctx, x, w, y):
+        ctx.save_for_backward(x, w, y)
+        return torch.einsum("bi,ij,bj->b", x, w, y)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w, y = ctx.saved_tensors
+        d_x = torch.einsum("b,ij,bj->bi", g, w, y)
+        d_w = torch.einsum("b,bi,bj->ij", g, x, y)
+        return d_x, d_w, torch.einsum("b,bi,ij->bj", g, x, w)
+
+
+paths(
+    Bilinear,
+    lambda: draw((2, 3), (3, 3), (2, 3)),
+    [
+        (
+            "b,ij,bj->bi",
+            "b,ij,bj->bj",
+            "gradient-wrong",
+            "",
+            "torch.einsum('b,ij,bj->bi', g, w, y)",
+        ),
+    ],
+    warned="needs-input-grad-ignored",
+)
+
+
 class LearnedStep(Function):
     """Rounds to multiples of a step that is learned: right by decision, as LSQ is."""
 
