@@ -41,22 +41,7 @@ DOCTOR = ROOT / "helpers" / "doctor"
 # The English files, without their ending, whose Chinese may lag until their English is
 # final: what is missing or outdated there stays English in the edition, and `check`
 # accepts it.
-BEHIND = {
-    "02_static_functions",
-    "16_ship_it",
-    "17_fewer_bits",
-    "12_memory_for_time",
-    "15_the_kernel_again",
-    "10_function_transforms",
-    "07_involution",
-    "08_c_and_cpp",
-    "03_mul_constant",
-    "06_modules",
-    "18_a_tensor_of_your_own",
-    "04_exp",
-    "13_decision_and_theorem",
-    "lessons",
-}
+BEHIND = set()
 
 HEADER = {
     "header_comment": "# The Chinese edition; see tools/translate.py.",
