@@ -41,7 +41,7 @@ DOCTOR = ROOT / "helpers" / "doctor"
 # The English files, without their ending, whose Chinese may lag until their English is
 # final: what is missing or outdated there stays English in the edition, and `check`
 # accepts it.
-BEHIND = set()
+BEHIND = {"04_exp", "05_higher_order", "09_custom_operators", "lessons"}
 
 HEADER = {
     "header_comment": "# The Chinese edition; see tools/translate.py.",

@@ -399,6 +399,7 @@ _DRILLS = (
         {
             "lambda g, y: -g / y**2": N_("`y` is 1 / x already."),
             "lambda g, y: g * y**2": N_("As `x` grows, `y` falls."),
+            "lambda g, y: -(y**2)": N_("`g` arrives. Multiply by it."),
         },
         N_("the derivative is -1 / x², and 1 / x is `y`."),
     ),
@@ -406,7 +407,10 @@ _DRILLS = (
         "4.b",
         lambda: backward_of(torch.expm1, (3,), output=True),
         "lambda g, y: g * (y + 1)",
-        {"lambda g, y: g * y": N_("The derivative is exp(x), not exp(x) - 1.")},
+        {
+            "lambda g, y: g * y": N_("The derivative is exp(x), not exp(x) - 1."),
+            "lambda g, y: g * (y - 1)": N_("`y` is smaller than exp(x)."),
+        },
         N_("exp(x) is `y + 1`."),
     ),
     Drill(
@@ -468,6 +472,9 @@ def derivatives(f, x, order):
                 "The cosine is multiplied by `g`, and so is its derivative."
             ),
             "lambda h, g, x: -g * torch.sin(x)": N_("`h` arrives. Multiply by it."),
+            "lambda h, g, x: h * g * torch.sin(x)": N_(
+                "As `x` grows from 0, the cosine falls."
+            ),
         },
         N_("a backward pass is a function of `g` and `x`, with a gradient for each."),
     ),

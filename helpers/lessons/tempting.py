@@ -145,6 +145,10 @@ TEMPTING = {
             "The formula is better there, but the rounding of the two values is "
             "divided by `h`, and grows."
         ),
+        1e-3: N_(
+            "Rounding hardly counts there. But the error of the formula shrinks a "
+            "hundred times with each step ten times smaller."
+        ),
     },
     "4 clip": {
         "neither": N_(
@@ -165,6 +169,10 @@ TEMPTING = {
         ),
     },
     "5 call": {
+        "first": N_(
+            "The first call differentiates `x**3`, which has a history, because `x` "
+            "requires a gradient."
+        ),
         "second": N_(
             "The second call leaves no history behind, but its own argument has one: it "
             "comes from the first call."
@@ -179,15 +187,18 @@ TEMPTING = {
         ),
     },
     "5 checks": {
-        (False, False, True, False): N_(
+        (False, True, False): N_(
             "`3x` is not the derivative. But its own derivative is followed, and that "
             "is all that `gradgradcheck` asks."
         ),
-        (False, True, True, True): N_(
+        (True, True, True): N_(
             "`save_for_backward` gives an intermediate back as it went in, without a "
             "history."
         ),
-        (False, False, True, True): N_(
+        (True, False, False): N_(
+            "The first derivative of `SinhSaved` is right, with or without a history."
+        ),
+        (False, True, True): N_(
             "`gradgradcheck` takes the first derivative as given, right or wrong. And "
             "an intermediate comes back without a history."
         ),
@@ -198,6 +209,14 @@ TEMPTING = {
             "edge is there."
         ),
         "penalty": N_("The penalty itself needs first derivatives only."),
+        "w2": N_(
+            "The missing edge leads from the activation back to its input. Which layer "
+            "stands there?"
+        ),
+        "penalty, w1 and w2": N_(
+            "The penalty needs first derivatives only, and `w2` is reached through "
+            "`grad_output`, whose edge is there."
+        ),
     },
     "6 holder": {
         7: N_("The layer in the Python list is nobody's child: its two do not count."),
@@ -303,6 +322,7 @@ TEMPTING = {
             "begins and where it ends."
         ),
         3: N_("`forward` alone makes two: one before SciPy, and one after it."),
+        1: N_("SciPy has no place in a graph, so there is a piece on either side."),
     },
     "9 nan": {
         "A and B": N_(
@@ -312,8 +332,19 @@ TEMPTING = {
             "Its divisor is at least 1. What `where` does not take is computed all the "
             "same, and has a gradient."
         ),
+        "all three": N_(
+            "A nan needs a division by 0. The divisors of `B` and `C` are at least 1."
+        ),
+        "B": N_(
+            "In `B`, the `where` chooses the denominator, so nothing divides by 0. What "
+            "does the `where` of `A` choose?"
+        ),
     },
     "9 means": {
+        (2.5, 3.5): N_(
+            "Those are means of columns. The kernel copies, so the rows stay rows. Only "
+            "their length is wrong."
+        ),
         (2, 5): N_(
             "The sums are those of the kernel. But the number of columns was read when "
             "the function was traced, from the fake kernel."
@@ -327,6 +358,9 @@ TEMPTING = {
         (1, 1, 1, 1): N_(
             "The first graph holds the number 3: nobody knew that it would change."
         ),
+        (1, 2, 2, 3): N_(
+            "The second graph holds a symbol, and a symbol serves 5 and 6 alike."
+        ),
     },
     "9 export": {
         (-3, -3): N_(
@@ -335,6 +369,10 @@ TEMPTING = {
         ),
         (3, 3): N_(
             "The operator is in the file by its name, to which a gradient belongs."
+        ),
+        (-3, 3): N_(
+            "It is the other way round: the exporter looks into a Function, and not "
+            "into an operator."
         ),
     },
     "10 calls": {
