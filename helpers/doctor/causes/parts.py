@@ -265,14 +265,17 @@ def partly_right_somewhere(wrong):
 @cause(
     "derivative-wrong",
     "The gradient of {x} is off by a factor that is not the same everywhere, whatever "
-    "grad_output is.",
+    "{grad} is.",
     look="the formula of the derivative",
 )
 def derivative_wrong(wrong):
     """Of fewer numbers than there are elements, it would be so whatever is wrong."""
     if not wrong.ratios or wrong.first.y.numel() < wrong.first.x.numel():
         return None
-    return {}
+    here, grad = wrong.first, "grad_output"
+    if len(here.point.names) > 1:
+        grad = _("the grad_output of {y} alone").format(y=here.point.names[here.o])
+    return {"grad": grad}
 
 
 @cause(

@@ -385,7 +385,7 @@ class Target:
     value: bool = False
     turned: bool = False
 
-    def of(self, record, like):
+    def of(self, record, like, _run=0):
         """It, in the shape of `like`."""
         local = record.locals[self.local]
         found = local.value if self.value else local.gradient
@@ -393,6 +393,32 @@ class Target:
             found = sum(local.uses[k][1] for k in self.uses)
         found = found.mT if self.turned else found
         return found.reshape(like.shape).to(like.dtype)
+
+
+@dataclass(frozen=True)
+class EachRun:
+    """What a local that a loop of backward assigns should hold: gradients, in turn.
+
+    Of what forward assigned to one name in one line, the last first, but for some that
+    are skipped; then of the argument of this name.
+    """
+
+    name: str
+    line: int
+    skipped: int
+
+    def of(self, record, like, run):
+        """The one for this run, in the shape of `like`; itself if there is none."""
+        found = versions(record, self.name, self.line)
+        last_first = found[::-1][self.skipped + run :]
+        right = last_first[0].gradient if last_first else like
+        return right.reshape(like.shape).to(like.dtype)
+
+
+def versions(record, name, line):
+    """The locals of forward of this name, one for each time that this line ran."""
+    named = [x for x in record.locals if x.name == name and x.line in (0, line)]
+    return [x for x in named if x.gradient is not None]
 
 
 @dataclass(frozen=True)
@@ -443,12 +469,15 @@ class Chain:
 
     def putting(self, key, target):
         """The same backward, but for one local, which holds what it should."""
+        line, run, place = key
+        every = isinstance(target, EachRun)
 
         def of_call(record, backward, ctx, grads):
             def seen(here, value):
-                if here != key or not isinstance(value, torch.Tensor):
+                is_here = here == (line, here[1] if every else run, place)
+                if not is_here or not isinstance(value, torch.Tensor):
                     return value
-                return target.of(record, value)
+                return target.of(record, value, here[1])
 
             with self.backward.running(seen):
                 return backward(ctx, *grads)
@@ -542,9 +571,10 @@ class Search:
         right, wrong = {}, {}
         for key, value in self.events.items():
             held = self.held(key)
-            if held and held.uses is None:
+            whole = held and held.uses is None
+            if whole and not self.is_of_another(key, held):
                 right[key] = held
-            elif key in self.events_again and not self.is_forwards(value):
+            elif key in self.events_again and not self.is_forwards(key, value):
                 wrong[key] = value
         for candidates in (self.likely, self.unlikely):
             for key, value in wrong.items():
@@ -553,9 +583,19 @@ class Search:
                         return self.told(key, target, relation, right)
         return None
 
-    def is_forwards(self, value):
-        """Is it right as it is, for forward has computed it, too?"""
-        return any(alike(value, local.value) for local in self.record.locals)
+    def is_forwards(self, key, value):
+        """Is it right as it is, for forward has computed it, too, by no other name?"""
+        name = self.chain.backward.name(key)
+        of_forward = [local for local in self.record.locals if local.name == name]
+        known = of_forward or self.record.locals
+        return any(alike(value, local.value) for local in known)
+
+    def is_of_another(self, key, held):
+        """Does its name say that it should hold the gradient of another local?"""
+        name = self.chain.backward.name(key)
+        if name is None or self.is_mate(name, held):
+            return False
+        return any(self.is_mate(name, t) for t in self.targets(self.events[key]))
 
     @functools.cache  # noqa: B019 (it lives as long as the search)
     def held(self, key):
@@ -637,7 +677,9 @@ class Search:
         """
         returned = self.chain.backward.name(key) is None
         given = any(alike(value, g) for g in self.grads)
-        return not (returned or given or self.held(key))
+        held = self.held(key)
+        right = held and not self.is_of_another(key, held)
+        return not (returned or given or right)
 
     def is_mate(self, name, target):
         bare = re.sub(r"^(grad|d|g)_?|_?(grad|bar)$", "", name, flags=re.I)
@@ -701,7 +743,11 @@ class Search:
         return found[0] if abs(found[0] - found[1]) <= 1e-6 * abs(found[0]) else None
 
     def proved(self, key, target):
-        """Does this target mend the wrong gradients, and keep the right ones?"""
+        """Does this target mend the wrong gradients, and keep the right ones?
+
+        In a loop, if it is put there in each run.
+        """
+        target = self.in_each_run(key, target) or target
         if self.proofs >= PROOFS or self.budget.is_spent:
             return False
         self.proofs += 1
@@ -712,6 +758,15 @@ class Search:
             return are_right(self.wrong.at) and self.stay() and are_right(again)
         return False
 
+    def in_each_run(self, key, target):
+        """The same for each run of the loop in which the local stands, or None."""
+        local, name = self.record.locals[target.local], self.chain.backward.name(key)
+        if self.turns(key) == 1 or name is None or target.uses or target.value:
+            return None
+        of_name = versions(self.record, local.name, local.line)[::-1]
+        skipped = next(k for k, x in enumerate(of_name) if x is local) - key[1]
+        return EachRun(local.name, local.line, skipped) if skipped >= 0 else None
+
     def turns(self, key):
         """How often this line ran."""
         return len({turn for number, turn, _k in self.events if number == key[0]})
@@ -719,8 +774,8 @@ class Search:
     # --- in words ---------------------------------------------------------------------
 
     def told(self, key, target, relation, right):
-        is_cause = False
-        with forgiving(), self.chain.putting(key, target):
+        is_cause, put = False, self.in_each_run(key, target) or target
+        with forgiving(), self.chain.putting(key, put):
             is_cause = are_right(self.wrong.together)
         site, local = (
             self.chain.backward.sites[key[0]],

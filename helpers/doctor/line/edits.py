@@ -54,7 +54,7 @@ class Edit:
         if len(self.puts) > 1:
             return "", ""
         ((node, new),) = self.puts.items()
-        return new, ast.unparse(node)
+        return new, self.code.source_of(node)
 
     def change(self, tried=True):
         """The `Change` that it is; tried: does it hold for other sizes, too?"""

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import inspect
 import itertools
+import re
 
 import torch
 from torch.autograd import Function
@@ -28,6 +29,9 @@ from .grammar import (
 )
 
 FEW = 4  # names that are told
+SIZES = re.compile(
+    r"= [\w.]+\.(shape(\[.*\])?|(size|numel)\(.*\))$|^for .* in (reversed\()?range\("
+)
 ASSIGNMENTS = ast.Assign, ast.AugAssign, ast.For
 UNSURE, ODD = 40, 120  # edits of each kind that are run
 FURTHER = (
@@ -268,12 +272,14 @@ def common(subject, wrong):
     ends = [n.value for n in backward.nodes if isinstance(n, ast.Return)]
     if len(ends) != 1 or not isinstance(ends[0], ast.Tuple):
         return None
-    # What forward computes in the same words, and what it has saved, is as it should be.
+    # What forward computes in the same words, what it has saved, and sizes are as they
+    # should be.
     known = {ast.unparse(n) for n in forward.nodes if isinstance(n, ast.stmt)}
     lines = {}
     for line in backward.nodes:
         text = ast.unparse(line)
-        if isinstance(line, ASSIGNMENTS) and text not in known and "ctx." not in text:
+        given = text in known or "ctx." in text or SIZES.search(text)
+        if isinstance(line, ASSIGNMENTS) and not given:
             for name in names_in(line, ast.Store):
                 lines.setdefault(name, []).append(line)
 

@@ -56,6 +56,12 @@ paths(
             "for `w_gate` is wrong, too",
         ),
         (
+            "d_gate = d_act * (s + gate * s * (1 - s))",
+            "d_gate = d_act",
+            "gradient-wrong",
+            "`d_gate` (line 19) should be the gradient of `gate` in line 6",
+        ),
+        (
             "return d_gate @ w_gate + d_up @ w_up,",
             "return d_gate @ w_gate,",
             "gradient-wrong",
@@ -93,6 +99,12 @@ paths(
     Leapfrog,
     lambda: draw((3,), (3,), (3,)),
     [
+        (
+            "*inputs, output[0]",
+            "*inputs, output[1]",
+            "derivative-wrong",
+            "`x_new` (line 17) is not what forward computes as `x_new` in line 7",
+        ),
         (
             "d_x_new = g_x - k * d_a_new",
             "d_x_new = g_x",
@@ -159,6 +171,46 @@ paths(
         ),
     ],
     warned="needs-input-grad-ignored",
+)
+
+
+class Relaxation(Function):
+    """Three steps towards sin(w h), each from what the one before has left."""
+
+    @staticmethod
+    def forward(ctx, h, w):
+        ctx.save_for_backward(h, w)
+        for _ in range(3):
+            h = h + 0.1 * (torch.sin(w * h) - h)
+        return h
+
+    @staticmethod
+    def backward(ctx, g):
+        h, w = ctx.saved_tensors
+        states = [h]
+        for _ in range(2):
+            states.append(states[-1] + 0.1 * (torch.sin(w * states[-1]) - states[-1]))
+        d_w = torch.zeros_like(w)
+        for h in reversed(states):
+            slope = 0.1 * g * torch.cos(w * h)
+            d_w = d_w + slope * h
+            g = 0.9 * g + slope * w
+        return g, d_w
+
+
+paths(
+    Relaxation,
+    lambda: draw((4,), (4,)),
+    [
+        (
+            "g = 0.9 * g + slope * w",
+            "g = 0.9 * g",
+            "derivative-wrong",
+            "`g` (line 21, run 1 of 3) holds only a part of the gradient of `h` in line "
+            "8: what comes through `mul` in line 8",
+            "for `w` is wrong, too",
+        ),
+    ],
 )
 
 

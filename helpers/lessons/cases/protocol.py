@@ -330,6 +330,28 @@ class CountsItsCalls(Function):
         return grad_output * CountsItsCalls.calls
 
 
+@broken("backward-not-deterministic", lambda: draw((3, 4), (4, 2)), "the second time")
+class InputsThenWeights(Function):
+    """Takes each backward pass for one half of a split one, as in a pipeline.
+
+    PyTorch asks both halves of such a pass for all gradients.
+    """
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        ctx.is_second = False
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, weight = ctx.saved_tensors
+        is_second, ctx.is_second = ctx.is_second, True
+        if is_second:
+            return None, x.T @ grad_output
+        return grad_output @ weight.T, None
+
+
 @broken(
     "backward-not-deterministic", lambda: draw((40,)), "because it draws random numbers"
 )
