@@ -18,6 +18,7 @@ import nbformat
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -38,6 +39,9 @@ OF_OTHERS = {  # words of Python, the dynamic linker, CUDA, Triton, and kernels
     "outside of the scope of a kernel",
     "list index out of range",
     "Found no NVIDIA driver",
+    "Input shapes should have M >= 1, N >= 1 and K >= 16",
+    "out of resource: shared memory",
+    'identifier "torch_c10_cuda_check_msg" is undefined',
 }
 IN_PIECES = {  # messages that PyTorch puts together: what raises them
     "not implemented for 'BFloat16'": lambda: torch.cdist(
@@ -174,10 +178,27 @@ class Misspelt(torch.autograd.Function):
         return grad_output * ctx.saved_tensor[0]
 
 
+class TooLong(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, x):
+        ctx.save_for_backward(rows, x)
+        return rows[:, None] * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        rows, x = ctx.saved_tensors
+        return grad_output * x, grad_output * rows[:, None]  # no sum over dimension 1
+
+
 class TakesAGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
         return torch.autograd.grad(x.square().sum(), x)[0]
+
+
+def under_fake(f):
+    with FakeTensorMode():
+        f(torch.ones(1))
 
 
 PROVOKED = {  # without a Function where that is the likeliest cause
@@ -196,6 +217,13 @@ PROVOKED = {  # without a Function where that is the likeliest cause
     "call numpy() on Tensor that requires grad": lambda: computed().numpy(),
     "Attempting to unscale FP16 gradients": lambda: scaled(torch.float16, 1),
     "unscale_() has already been called": lambda: scaled(torch.float32, 2),
+    "returned an invalid gradient at index": lambda: (
+        TooLong.apply(torch.ones(2, requires_grad=True), torch.ones(2, 3))
+        .sum()
+        .backward()
+    ),
+    "DataDependentOutputException": lambda: under_fake(torch.Tensor.item),
+    "DynamicOutputShapeException": lambda: under_fake(torch.nonzero),
     "is non-finite, so it cannot be clipped": not_finite,
     "view size is not compatible with input tensor's size and stride": lambda: (
         torch.ones(2, 3).t().view(6)

@@ -136,19 +136,16 @@ MESSAGES = {
                 "tensor, else: `returned a gradient different than None`",
                 "03 A constant argument: its gradient is None"),
         Message("returned an invalid gradient at index",
-                "the shape is not that of the input: a transpose or a sum over the "
-                "batch is missing, or two gradients are in the wrong order",
+                "the shape is not that of the input: a transpose is missing, or a sum "
+                "over *last* dimensions (the engine itself sums where the input "
+                "broadcasts), or two gradients are in the wrong order",
                 "02 Leave out the sum",
                 short=True),
         Message("is invalid for input of size",
                 "`view` or `reshape` with numbers that do not fit, often at a last, "
-                "smaller batch: `x.flatten(1)`, or `x.view(len(x), -1)`",
+                "smaller batch: `x.flatten(1)`, or `x.view(len(x), -1)`; in a "
+                "`backward`: the input's shape, `ctx.shape`",
                 "03 A constant argument: its gradient is None"),
-        Message("is invalid for input of size",
-                "`view` with numbers that do not fit the gradient: take the shape of "
-                "the input, `ctx.shape`",
-                "03 A constant argument: its gradient is None",
-                "inside a `backward`"),
         Message("must be contiguous",
                 "a kernel's own check, which a transposed tensor fails, and the gradient of "
                 "a `sum` or `expand`: `.contiguous()`",
@@ -193,12 +190,9 @@ MESSAGES = {
                 "ask `is None`",
                 "03 When no gradient arrives: set_materialize_grads"),
         Message("Inference tensors cannot be saved for backward",
-                "a tensor made under `inference_mode`: `.clone()` it, or use "
+                "or `Inplace update to inference tensor`, `Setting requires_grad=True on "
+                "inference tensor`: made under `inference_mode`: `.clone()` it, or use "
                 "`no_grad`",
-                "03 What may live on ctx, and what save_for_backward is for"),
-        Message("Inplace update to inference tensor",
-                "or `Setting requires_grad=True on inference tensor`: of `inference_mode`: "
-                "`.clone()` it, or make it outside",
                 "03 What may live on ctx, and what save_for_backward is for"),
         Message("Cannot copy out of meta tensor",
                 "in FSDP2, `should be materialized from meta device`: "
@@ -235,13 +229,9 @@ MESSAGES = {
                 "05 Deeper: a gradient penalty under torch.compile (7 minutes)",
                 "of a compiled function"),
         Message("Jacobian mismatch for output 0 with respect to input 0",
-                "`gradcheck`: the gradient differs from the measured one; the doctor "
-                "says how",
+                "`gradcheck`: the gradient differs from the measured one, as also a right "
+                "one does in float32: pass float64; the doctor says how",
                 "11 A wrong gradient: what gradcheck says, what the doctor says"),
-        Message("Jacobian mismatch for output 0 with respect to input 0",
-                "a right gradient fails `gradcheck` in float32: pass float64",
-                "04 1. Single precision: float32",
-                "with float32 inputs"),
         Message("is not a double precision floating point",
                 "`gradcheck` in float32 rejects right gradients: pass float64; for a "
                 "kernel that takes only float32, `examine` of the doctor; for one in "
@@ -348,11 +338,9 @@ MESSAGES = {
                 "a warning: `checkpoint(…, use_reentrant=False)`",
                 "12 Tickets instead of tensors: recompute"),
         Message("Recomputed values for the following tensors have different metadata",
-                "`CheckpointError`: the second run took another path: state that "
-                "changed, or a random choice",
-                "12 Tickets instead of tensors: recompute"),
-        Message("A different number of tensors was saved during the original forward",
-                "`CheckpointError`, for the same reason; `debug=True` names the operation",
+                "or `A different number of tensors was saved`: `CheckpointError`: the "
+                "second run took another path: state that changed, or a random choice; "
+                "`debug=True` names the operation",
                 "12 Tickets instead of tensors: recompute"),
         Message("already unpacked once",
                 "a Function under `checkpoint` reads `ctx.saved_tensors` twice: read it "
@@ -373,9 +361,8 @@ MESSAGES = {
                 "17 Autocast and a custom Function",
                 short=True),
         Message("expected m1 and m2 to have the same dtype",
-                "the text of a CPU: a layer without a bias got another dtype, "
-                "`x.to(weight.dtype)`; in a Function under autocast: cast in the wrapper, "
-                "or `custom_bwd` is missing",
+                "on a CPU, a layer without a bias got another dtype: "
+                "`x.to(weight.dtype)`; in a Function under autocast: cast in the wrapper",
                 "17 custom_fwd and custom_bwd"),
         Message("expected scalar type",
                 "two dtypes in one call: float64, as NumPy makes it, or 16 bits, beside "
@@ -441,8 +428,15 @@ MESSAGES = {
                 "00 Will it run on this machine?"),
         Message("CompilationError",
                 "of Triton (its interpreter: `InterpreterError`): the line below names what `@triton.jit` does not know, such as "
-                "a size that is no `tl.constexpr` or no power of two",
+                "a size that is no `tl.constexpr`, or `arange's range must be a power of 2`",
                 "15 Deeper: the same in Triton (12 minutes)"),
+        Message("Input shapes should have M >= 1, N >= 1 and K >= 16",
+                "of `tl.dot` on a GPU: fill K up to 16 (in 8 bits, 32) by a mask; the "
+                "interpreter does not check",
+                "20 Deeper: the same forward pass in Triton (4 minutes)"),
+        Message("out of resource: shared memory",
+                "`OutOfResources` of Triton: smaller blocks, or fewer `num_stages`",
+                "23 A Triton operator that is autotuned: triton.autotune"),
         Message("outside of the scope of a kernel",
                 "`Cannot call @triton.jit'd`: a kernel is launched with its grid: "
                 "`kernel[(blocks,)](x, …)`",
@@ -583,10 +577,6 @@ MESSAGES = {
                 "what an FSDP2 module returned is changed in place: `y = y + 1`",
                 "14 Deeper: FSDP2, and which parameters are whole when (10 minutes)",
                 "without a second derivative"),
-        Message("but its data is not allocated yet",
-                "an FSDP2 module returns its tensors inside an object: return "
-                "tensors, tuples, dicts or dataclasses",
-                "14 Deeper: FSDP2, and which parameters are whole when (10 minutes)"),
         Message("appears to not have been used in the graph",
                 "FSDP2's graph leads to the gathered parameters: `.backward()` in "
                 "place of `torch.autograd.grad`",
@@ -603,7 +593,9 @@ MESSAGES = {
                 "a plain tensor beside a cut one: a checkpoint that is loaded: "
                 "`set_model_state_dict(model, sd, "
                 "options=StateDictOptions(full_state_dict=True))`; a layer or `forward` called "
-                "past its wrapper; a tied weight: one `fully_shard` for both",
+                "past its wrapper; a tied weight: one `fully_shard` for both; a mask or "
+                "buffer under tensor parallel: `distribute_tensor(mask, mesh, "
+                "weight.placements)`",
                 "14 module.forward() bypasses the wrapper"),
         Message("expected, but not set",
                 "`environment variable RANK`: start the program by `torchrun`, or pass "
@@ -680,8 +672,7 @@ MESSAGES = {
                 "below names it; make it an operator, or compute it in eager mode",
                 "09 A name and a promise: custom_op and register_fake"),
         Message("No working C++ compiler found",
-                "inductor on a CPU needs one: install it, or name it, `CXX=g++`; "
-                "without, `backend=\"aot_eager\"`",
+                "inductor on a CPU needs one: install it, or name it, `CXX=g++`",
                 "09 Deeper: the loops that inductor writes, counted (4 minutes)"),
         Message("Unsafe side effect",
                 "a `backward`, or what `checkpoint` runs, writes into a list or an "
@@ -731,13 +722,22 @@ MESSAGES = {
                 "`.item()` inside a Function's `forward`: save the 0-dim tensor "
                 "instead",
                 "09 Deeper: a number from .item() in a graph (1 minute)"),
+        Message("but its data is not allocated yet",
+                "an export or a compiler ran a kernel in C++: make it an operator; "
+                "or an FSDP2 module returns its tensors inside an object: return "
+                "tensors, tuples, dicts or dataclasses",
+                "09 A name and a promise: custom_op and register_fake"),
+        Message("DataDependentOutputException",
+                "or `DynamicOutputShapeException`: `.item()` or `nonzero` under a bare "
+                "`FakeTensorMode`: `FakeTensorMode(shape_env=ShapeEnv())`",
+                "09 Deeper: a number from .item() in a graph (1 minute)"),
         Message("Cannot access data pointer of Tensor (e.g. FakeTensor",
                 "a compiler or an export ran code that reads memory: make it an "
                 "operator; of a `triton_op` under Triton's interpreter: a `custom_op`",
                 "09 A name and a promise: custom_op and register_fake"),
         Message("Hard failure due to fullgraph=True",
                 "`FailOnRecompileLimitHit`, or the warning `hit "
-                "config.recompile_limit`, once `cache_size_limit`: an "
+                "config.recompile_limit`: an "
                 "argument, such as a float for an operator or `math`, or a number in a module, is "
                 "new at each call: make it a tensor outside; "
                 "`TORCH_LOGS=recompiles` names it",
@@ -763,7 +763,8 @@ MESSAGES = {
                 "`forward`",
                 "23 Copy and pickle a module that calls an operator or a Function"),
         Message("_OpNamespace",
-                "no such operator in this process (`does not exist`, `failed to resolve`): import "
+                "no such operator in this process (`does not exist`, `failed to resolve`, "
+                "`Unknown builtin op`): import "
                 "the module that defines it, or load its library, first; a "
                 "`torchvision` must fit torch; keep a `Library` in a global name",
                 "23 Export a model that holds an operator or a Function"),
@@ -798,8 +799,7 @@ MESSAGES = {
                 "`backward`: `ctx.saved_tensors` holds only what `save_for_backward` got",
                 "09 A name and a promise: custom_op and register_fake"),
         Message("Expected a value of type",
-                "an argument is not of the type that the schema says, such as a float "
-                "for an `int`",
+                "an argument is not of the schema's type, such as a float for an `int`",
                 "08 The schema, the key and the build"),
         Message("infer_schema(func)",
                 "`custom_op` reads annotations: annotate each argument and the "
@@ -815,8 +815,7 @@ MESSAGES = {
                 "08 pybind11 or TORCH_LIBRARY: what PyTorch knows"),
         Message("has unsupported type",
                 "an operator takes tensors, numbers, strings and lists of them: keep "
-                "another object in a dict, and pass its key, an int; a class of your own "
-                "can be registered, which is a prototype",
+                "another object in a dict, and pass its key, an int",
                 "23 A handle or another object for an operator: its key, an int"),
         Message("Weights only load failed",
                 "the file holds more than tensors: a whole model, a class, NumPy's "
@@ -831,13 +830,11 @@ MESSAGES = {
                 "15 Deeper: a Triton kernel with a gradient: triton_op and "
                 "register_autograd (2 minutes)"),
         Message("There was no fake impl registered for",
-                "the compiler needs `register_fake`",
+                "or `attempted to run this operator with Meta tensors`, `does not support "
+                "running with fake tensors`: the compiler needs "
+                "`torch.library.register_fake`",
                 "09 A name and a promise: custom_op and register_fake",
                 short=True),
-        Message("does not support running with fake tensors",
-                "or `attempted to run this operator with Meta tensors`: no fake "
-                "kernel: `torch.library.register_fake`",
-                "09 A name and a promise: custom_op and register_fake"),
         Message("when making fake tensor call",
                 "an operation fails, as it would uncompiled: shapes, dtypes; or a fake "
                 "kernel takes other arguments than its operator: `missing 1 required "
@@ -867,11 +864,9 @@ MESSAGES = {
                 "constant",
                 "09 What is promised must hold: opcheck"),
         Message("most often comes from a incorrect fake",
-                "`expected size … stride`: the fake kernel promises others than the "
-                "kernel returns: `opcheck`",
-                "09 What is promised must hold: opcheck"),
-        Message("found mismatched tensor metadata",
-                "`opcheck`: the fake kernel promises another shape, stride or dtype",
+                "`expected size … stride`, of `opcheck` `found mismatched tensor "
+                "metadata`: the fake kernel promises another shape, stride or dtype than "
+                "the kernel returns",
                 "09 What is promised must hold: opcheck"),
         Message("Cannot register autograd formula for non-functional operator",
                 "an operator that writes has no gradient: make one that returns a "
@@ -881,10 +876,6 @@ MESSAGES = {
         Message("ConversionError",
                 "`torch.onnx.export` meets an operator of your own: "
                 "`custom_translation_table`",
-                "23 Export to ONNX: which operators need a translation"),
-        Message("Couldn't export Python operator",
-                "`torch.onnx.export` of a Function with `dynamo=False`: leave that "
-                "out",
                 "23 Export to ONNX: which operators need a translation"),
         Message("Could not find schema for",
                 "a package of AOTInductor calls an operator that is not in it: "
@@ -916,12 +907,18 @@ MESSAGES = {
                 "no CUDA toolkit was found: set it to the folder that holds "
                 "`bin/nvcc`, or leave CUDA out, in the template with `USE_CUDA=0`",
                 "16 The C++ and CUDA files"),
+        Message("identifier \"torch_c10_cuda_check_msg\" is undefined",
+                "the stable headers declare it under `USE_CUDA` only: "
+                "`extra_cuda_cflags=[\"-DUSE_CUDA\"]`",
+                "23 C++ in a string: load_inline"),
         Message("mismatches the version that was used to compile",
                 "the toolkit is of another CUDA than torch: install the torch, or "
                 "the toolkit, of the same major version",
                 "16 Deeper: a wheel for each CUDA version (3 minutes)"),
         Message("Tried to register an operator",
-                "two packages, or one loaded twice, define the same name",
+                "two packages, or one loaded twice, define the same name; in a cell that "
+                "runs again: a `custom_op` may, a `Library(ns, \"FRAGMENT\")` needs its "
+                "`_destroy()` first",
                 "16 Two packages, one operator name"),
     ],
 }  # fmt: skip

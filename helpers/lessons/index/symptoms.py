@@ -47,9 +47,6 @@ SYMPTOMS = [
             "`__torch_dispatch__` must wrap its results again, also those of "
             "`detach` and `clone`",
             "18 A matrix that is never made"),
-    Symptom("a saved tensor is not offloaded, and its hook is not called",
-            "it is an attribute of `ctx`, which the saved-tensor hooks do not see",
-            "03 An attribute escapes the saved-tensor hooks"),
     Symptom("wrong only on two processes",
             "a collective with another backward, or what looks at a part: batch norm "
             "(`SyncBatchNorm`), a mean over parts of unequal size",
@@ -87,6 +84,14 @@ SYMPTOMS = [
             "a formula that overflows, or 0 · inf: `sqrt` at 0, a `softmax` of a row of "
             "`-inf`",
             "11 Where a nan is born: set_detect_anomaly"),
+    Symptom("a gradient is wrong since a kernel (Triton, NumPy, a pointer) writes into "
+            "a tensor",
+            "autograd does not see it: `torch.autograd.graph.increment_version(x)`, or a "
+            "`custom_op` with `mutates_args`",
+            "23 An operator that writes into a buffer or a cache: mutates_args"),
+    Symptom("zeros, or `illegal memory access`, beyond `2**31` elements",
+            "int32 products in a kernel: `tl.program_id(0).to(tl.int64)`",
+            "23 Sum over rows in a backward kernel, without atomicAdd"),
     Symptom("other numbers on each run",
             "no seed, a draw in backward, or an order of sums by chance",
             "11 9. A backward that draws at random"),
