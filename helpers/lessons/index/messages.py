@@ -338,7 +338,7 @@ MESSAGES = {
                 "a warning: `checkpoint(…, use_reentrant=False)`",
                 "12 Tickets instead of tensors: recompute"),
         Message("Recomputed values for the following tensors have different metadata",
-                "or `A different number of tensors was saved`: `CheckpointError`: the "
+                "or `A different number of tensors was saved` (`CheckpointError`): the "
                 "second run took another path: state that changed, or a random choice; "
                 "`debug=True` names the operation",
                 "12 Tickets instead of tensors: recompute"),
@@ -431,7 +431,7 @@ MESSAGES = {
                 "a size that is no `tl.constexpr`, or `arange's range must be a power of 2`",
                 "15 Deeper: the same in Triton (12 minutes)"),
         Message("Input shapes should have M >= 1, N >= 1 and K >= 16",
-                "of `tl.dot` on a GPU: fill K up to 16 (in 8 bits, 32) by a mask; the "
+                "of `tl.dot` on a GPU in 16 bits (8 bits: 32): fill K up by a mask; the "
                 "interpreter does not check",
                 "20 Deeper: the same forward pass in Triton (4 minutes)"),
         Message("out of resource: shared memory",
