@@ -12,7 +12,6 @@ leaves the right ones alone.
 import ast
 import contextlib
 import copy
-import functools
 import inspect
 import itertools
 import operator
@@ -561,6 +560,7 @@ class Search:
         self.stay, self.proofs, self.paths = guard_of(wrong), 0, 0
         self.sums = {}  # by name: the last `Target` that is a sum of uses
         self.grads = [g for g in grads if isinstance(g, torch.Tensor)]
+        self.held = {key: self.target_of(key) for key in self.events}
 
     def found(self):
         """The first local that is wrong.
@@ -570,7 +570,7 @@ class Search:
         """
         right, wrong = {}, {}
         for key, value in self.events.items():
-            held = self.held(key)
+            held = self.held[key]
             whole = held and held.uses is None
             if whole and not self.is_of_another(key, held):
                 right[key] = held
@@ -597,15 +597,14 @@ class Search:
             return False
         return any(self.is_mate(name, t) for t in self.targets(self.events[key]))
 
-    @functools.cache  # noqa: B019 (it lives as long as the search)
-    def held(self, key):
+    def target_of(self, key):
         """The `Target` whose value this local holds at two draws, or None."""
+        if key not in self.events_again or is_flat(self.events[key]):
+            return None
         pairs = (
             (self.events[key], self.record),
             (self.events_again[key], self.again),
         )
-        if key not in self.events_again or is_flat(self.events[key]):
-            return None
         name = self.chain.backward.name(key)
         for target in (*self.targets(self.events[key]), *self.next_sums(name)):
             if all(alike(value, target.of(record, value)) for value, record in pairs):
@@ -677,7 +676,7 @@ class Search:
         """
         returned = self.chain.backward.name(key) is None
         given = any(alike(value, g) for g in self.grads)
-        held = self.held(key)
+        held = self.held[key]
         right = held and not self.is_of_another(key, held)
         return not (returned or given or right)
 
