@@ -409,7 +409,9 @@ _DRILLS = (
         "lambda g, y: g * (y + 1)",
         {
             "lambda g, y: g * y": N_("The derivative is exp(x), not exp(x) - 1."),
-            "lambda g, y: g * (y - 1)": N_("`y` is smaller than exp(x)."),
+            "lambda g, y: g * (y - 1)": N_(
+                "The derivative is exp(x), which is larger than `y`."
+            ),
         },
         N_("exp(x) is `y + 1`."),
     ),

@@ -146,8 +146,8 @@ TEMPTING = {
             "divided by `h`, and grows."
         ),
         1e-3: N_(
-            "Rounding hardly counts there. But the error of the formula shrinks a "
-            "hundred times with each step ten times smaller."
+            "Rounding hardly counts there. But the error of the formula is still a "
+            "hundred times smaller at a step ten times smaller."
         ),
     },
     "4 clip": {
