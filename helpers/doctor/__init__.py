@@ -50,6 +50,7 @@ Copyright (c) 2026, the authors of "Extending PyTorch, one gradient at a time"
 """
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from .function.budget import Budget
 from .function.isolation import undisturbed
@@ -113,6 +114,9 @@ def examine(fn, *inputs, faithful=True, lines=True, reference=None, **kwargs):
         raise TypeError(
             "reference stands beside a function or a Function, not a module"
         )
+    lazy = isinstance(fn, torch.nn.Module) and any(map(is_lazy, fn.parameters()))
+    if lazy:
+        raise ValueError(f"{type(fn).__name__} has no sizes yet: call it once before")
     with undisturbed():
         options = {"lines": lines, "reference": reference}
         return Examination(fn, inputs, kwargs, faithful, **options).report(TRIALS)

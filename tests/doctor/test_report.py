@@ -153,6 +153,89 @@ def test_each_of_several_outputs_is_described():
     assert "(int64, no gradient)" in str(report)
 
 
+class OfAModule(torch.autograd.Function):
+    """f(x), whose backward differentiates with respect to parameters that it is given."""
+
+    @staticmethod
+    def forward(ctx, f, x, *w):
+        ctx.f = f
+        ctx.save_for_backward(x, *w)
+        return f(x)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        x, *w = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = ctx.f(x)
+        return None, *torch.autograd.grad(y, (x, *w), g)
+
+
+@pytest.mark.parametrize("is_closure", [False, True])
+def test_a_parameter_beside_its_module_is_not_judged(is_closure):
+    layer, (x,) = torch.nn.Linear(3, 4).double(), draw((5, 3))
+    fn, given = OfAModule, (layer, x, *layer.parameters())
+    if is_closure:
+        fn, given = (lambda x, *w: OfAModule.apply(layer, x, *w)), given[1:]
+    report = examine(fn, *given, lines=False)
+    assert not [f for f in report.findings if f.severity == "error"], report
+    assert [one.points for one in report.judged] == [3, 0, 0]
+    assert "it is a parameter of" in report.judged[1].why
+
+
+class Average(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x):
+        self.mean.mul_(0.9).add_(0.1)
+        return x * self.mean
+
+
+def test_a_buffer_that_forward_moves_accuses_nobody():
+    assert examine(Average(), torch.randn(4, 3), lines=False).ok
+
+
+class Wrapped(torch.Tensor):
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, t):
+        return torch.Tensor._make_wrapper_subclass(cls, t.shape, dtype=t.dtype)
+
+    def __init__(self, t):
+        self.t = t
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        own = [arg.t if isinstance(arg, Wrapped) else arg for arg in args]
+        return Wrapped(func(*own, **(kwargs or {})))
+
+
+@pytest.mark.parametrize(
+    "fn, x, why",
+    [
+        (torch.sin, torch.zeros(0, 3), "no elements"),
+        (lambda x: x[:0], torch.ones(3), "the output has no elements"),
+        (torch.sin, Wrapped(torch.ones(3)), "operations of its own"),
+    ],
+)
+def test_what_cannot_be_judged_has_its_reason(fn, x, why):
+    report = examine(fn, x, lines=False)
+    assert report.ok and why in str(report)
+
+
+def test_bits_that_another_dtype_reads_are_no_crash():
+    assert examine(lambda x: 1.0 * x.view(torch.int32).view(x.dtype), torch.randn(4))
+
+
+def test_a_lazy_module_is_refused():
+    with pytest.raises(ValueError, match="call it once before"):
+        examine(torch.nn.LazyLinear(4), torch.ones(2, 3))
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1 + 2j, torch.float16])
 def test_what_json_does_not_know_is_a_string(value):
     assert isinstance(as_json(value), str)

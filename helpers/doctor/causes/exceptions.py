@@ -159,7 +159,7 @@ def told(subject, raised, text=None, x=None, **words):
     frame = users_line(raised.error)
     if not (frame and finding.remedy):
         return finding
-    if "does not require grad" in message and raised.phase == "backward":
+    if "does not require grad" in message and raised.phase == "backward" and not text:
         return replace(finding, remedy=_(UNRECORDED))
     remedy = _("`{code}` (line {line}, in `{function}`)").format(
         code=frame.line, line=frame.lineno, function=frame.name

@@ -21,7 +21,7 @@ from .private import (
     takes_ctx,
     transforming,
 )
-from .source import only_compute
+from .source import closure, only_compute
 from .tensors import (
     as_vector,
     differentiable,
@@ -86,6 +86,25 @@ class Run:
         finally:
             for tensor, grad in kept:
                 tensor.grad = grad
+
+
+def parameters_held(fn, arguments, slots):
+    """{number of the slot: (name, parameter)} of what a module beside it holds, too.
+
+    Such a module computes with its parameters, not with copies of them.
+    """
+    around = {}
+    if inspect.isfunction(fn):
+        names = fn.__globals__.keys() & set(fn.__code__.co_names)
+        around = {name: fn.__globals__[name] for name in names} | closure(fn)
+    owners = {
+        id(parameter): name
+        for name, module in {**around, **arguments}.items()
+        if isinstance(module, torch.nn.Module)
+        for parameter in module.parameters()
+    }
+    numbered = enumerate(t for _name, t in slots)
+    return {k: (owners[id(t)], t) for k, t in numbered if id(t) in owners}
 
 
 def attribute(value, of):
@@ -220,8 +239,15 @@ class Subject:
             for name, value in self.arguments.items()
             for slot in tensors(value, name)
         ]
-        moving = [k for k, (_, t) in enumerate(slots) if differentiable(t)]
-        chosen = any(t.requires_grad for _name, t in slots)
+        self.held = parameters_held(fn, self.arguments, slots)
+        moving = [
+            k
+            for k, (_, t) in enumerate(slots)
+            if differentiable(t) and k not in self.held
+        ]
+        chosen = any(
+            t.requires_grad for k, (_, t) in enumerate(slots) if k not in self.held
+        )
         examined = [k for k in moving if slots[k][1].requires_grad or not chosen]
         self.frozen = [k for k in moving if k not in examined]
         self.state = [name for name, _t in state]
@@ -363,6 +389,8 @@ class Subject:
         for one, held in zip(passed, self.attributes, strict=True):
             for name, value in held.items():
                 setattr(one, name, attribute(value, one))
+        for k, (_owner, parameter) in self.held.items():
+            passed[k] = parameter
         saved = []
 
         def saves(method, ctx, *tensors):

@@ -39,7 +39,14 @@ def tensors(obj, name=""):
 
 
 def is_dense(tensor):
-    return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
+    if tensor.is_nested or tensor.is_meta or has_own_operations(tensor):
+        return False
+    return tensor.layout is torch.strided
+
+
+def has_own_operations(tensor):
+    """Is it of a class that answers operations, such as one that wraps others?"""
+    return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 def differentiable(tensor):

@@ -155,9 +155,10 @@ def laid(t, order, gap=None, wide=False):
     wider tensor.
     """
     if not t.dim():
-        return t
+        return t.clone()
     order = order([*range(t.dim())])
-    there = t.permute(order).contiguous()
+    # A copy, for forward may change it in place.
+    there = t.permute(order).clone(memory_format=torch.contiguous_format)
     if gap is not None:
         gap %= t.dim()
         there = there.repeat_interleave(2, gap)

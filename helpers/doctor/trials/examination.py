@@ -70,7 +70,7 @@ def what_is_open(subject):
     if tables and len(subject.tensors[tables[0]]) == 1:
         yield _(ONE_ROW).format(x=subject.names[tables[0]])
     for x, t in zip(subject.names, subject.tensors, strict=True):
-        if is_index(t) and len(t.unique()) == t.numel():
+        if is_index(t) and t.dim() and len(t.unique()) == t.numel():
             yield _(NO_REPEAT).format(x=x)
 
 
@@ -115,6 +115,11 @@ class Examination:
             self.subject = self.subject.but(lower=None)
         self.first = None  # the gradients of the first backward pass
         self.judged = {x: Judged(x) for x in self.subject.inputs}
+        for k, (owner, _parameter) in self.subject.held.items():
+            why = _(
+                "it is a parameter of `{owner}`: examine the module that applies it"
+            )
+            self.not_judged(self.subject.names[k], why.format(owner=owner))
 
     def report(self, trials):
         """The report of these trials.
@@ -269,6 +274,8 @@ class Examination:
             double = self.subject.forward(self.subject.values)
             with self.as_it_was_given() as subject:
                 for a, b in zip(double, subject.forward(subject.values), strict=True):
+                    if a.shape != b.shape:
+                        return True
                     both = a.isfinite() & b.isfinite()
                     if (a - b)[both].norm() > 0.5 * a[both].norm():
                         return not draws()

@@ -10,7 +10,16 @@ from ..function.isolation import CallError
 from ..function.precision import Grain, dtype_of
 from ..function.private import BackwardCFunction, is_a_users
 from ..function.subject import nodes_in_python
-from ..function.tensors import Dice, differentiable, has_memory, position, tensors
+from ..function.tensors import (
+    Dice,
+    differentiable,
+    has_memory,
+    has_own_operations,
+    is_dense,
+    is_number,
+    position,
+    tensors,
+)
 from ..report import TEXTS, brief, error, note, warning
 from ..words import N_, _
 
@@ -21,14 +30,20 @@ NOTHING_TO_EXAMINE = error(
 
 
 def there_are_inputs(exam):
-    """Is there anything to be differentiated? Notes what is not dense, and left out."""
-    if not exam.subject.values:
-        exam.examined = False
-        yield NOTHING_TO_EXAMINE()
-        return True
+    """Is there anything to be differentiated? Notes what is left out."""
     for name, t in zip(exam.subject.names, exam.subject.tensors, strict=True):
-        if t.is_floating_point() and (t.layout is not torch.strided or t.is_nested):
+        if has_own_operations(t):
+            exam.not_judged(name, _("its class has operations of its own"))
+        elif is_number(t) and not is_dense(t):
             exam.not_judged(name, _("it is sparse or nested, not a dense tensor"))
+        elif is_number(t) and not t.numel():
+            exam.not_judged(name, _("it has no elements"))
+    if exam.subject.values:
+        return False
+    exam.examined = False
+    if not exam.judged:
+        yield NOTHING_TO_EXAMINE()
+    return True
 
 
 DOUBLE_COPY = note(
@@ -69,19 +84,23 @@ NOT_DETERMINISTIC = error(
 )
 
 
+def without_outputs(exam):
+    """Why there is nothing to differentiate: a finding, or what was not judged."""
+    others = [t for t in exam.run.others if t.is_floating_point()]
+    why = _("an output of dtype {dtype} has no arithmetic, so there are no differences")
+    if any(not t.numel() for t in others):
+        why = _("the output has no elements")
+    for x in exam.subject.inputs if others else ():
+        exam.not_judged(x, why.format(dtype=brief(others[0].dtype)))
+    if not others:
+        yield NO_OUTPUT(severity="note" if exam.run.others else None)
+
+
 def forward_twice(exam):
     """Is there an output, and is it the same once more, and after another call?"""
     subject, outputs = exam.subject, exam.run.outputs
-    coarse = [t.dtype for t in exam.run.others if t.is_floating_point()]
-    if not outputs and coarse:
-        why = _(
-            "an output of dtype {dtype} has no arithmetic, so there are no differences"
-        )
-        for x in subject.inputs:
-            exam.not_judged(x, why.format(dtype=brief(coarse[0])))
-        return True
     if not outputs:
-        yield NO_OUTPUT(severity="note" if exam.run.others else None)
+        yield from without_outputs(exam)
         return True
     near = [Dice().nearby(v) for v in subject.values]
     when = _("the second time")
@@ -111,7 +130,7 @@ COARSE_INSIDE = note(
 )
 COARSE_SAVED = note(
     "coarse-saved",
-    "What forward saves is {dtype}: errors of up to {percent} % do not show.",
+    "What forward computes or saves is {dtype}: errors of up to {percent} % do not show.",
 )
 TOO_COARSE_FROM = 1e-4  # the eps of float16 is 1e-3, that of bfloat16 8e-3
 TOO_COARSE = note(
@@ -135,7 +154,7 @@ def precision_inside(exam):
             exam.not_judged(x, _("numbers are too coarse for differences"))
         yield TOO_COARSE(dtype=dtype)
     elif exam.tolerance > 1e-3:
-        yield COARSE_SAVED(dtype=dtype, percent=round(100 * exam.tolerance))
+        yield COARSE_SAVED(dtype=dtype, percent=brief(100 * exam.tolerance, 1))
 
 
 READ_ONLY_VIEW = note(
