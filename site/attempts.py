@@ -71,7 +71,7 @@ SAID = {  # what only a page says; by the folder of the edition
 }
 
 TASKS = {  # the comments of the Chinese edition's cells are English, as all its code is
-    "y = x * w + x, without a sum": "y = x * w + x，没有求和",
+    "y = x * w + x, and g has its shape": "y = x * w + x，g 的形状与它相同",
     "the backward of y = x.flip(0)": "y = x.flip(0) 的 backward",
     "the backward of y = x.roll(1, 0)": "y = x.roll(1, 0) 的 backward",
     "the backward of y = x.repeat(2), for one dimension": "y = x.repeat(2) 的 backward，x 是一维的",

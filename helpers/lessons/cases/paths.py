@@ -162,13 +162,6 @@ paths(
             "contribution-lost",
             "",
         ),
-        (
-            "for t in reversed(range(len(q))):",
-            "for t in range(len(q)):",
-            "gradient-wrong",
-            "",
-            "`reversed(range(len(q)))` stood in place of `range(len(q))`",
-        ),
     ],
     warned="needs-input-grad-ignored",
 )
@@ -209,6 +202,13 @@ paths(
             "`g` (line 21, run 1 of 3) holds only a part of the gradient of `h` in line "
             "8: what comes through `mul` in line 8",
             "for `w` is wrong, too",
+        ),
+        (
+            "for h in reversed(states):",
+            "for h in states:",
+            "derivative-wrong",
+            "",
+            "`reversed(states)` stood in place of `states`",
         ),
     ],
 )
