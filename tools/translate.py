@@ -41,14 +41,7 @@ DOCTOR = ROOT / "helpers" / "doctor"
 # The English files, without their ending, whose Chinese may lag until their English is
 # final: what is missing or outdated there stays English in the edition, and `check`
 # accepts it.
-BEHIND = {
-    "04_exp",
-    "05_higher_order",
-    "09_custom_operators",
-    "11_when_gradients_lie",
-    "14_across_processes",
-    "lessons",
-}
+BEHIND = set()
 
 HEADER = {
     "header_comment": "# The Chinese edition; see tools/translate.py.",
