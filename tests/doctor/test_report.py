@@ -214,12 +214,60 @@ class Wrapped(torch.Tensor):
         return Wrapped(func(*own, **(kwargs or {})))
 
 
+class InEightBits(torch.autograd.Function):
+    """Two outputs, of which differences see one."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.to(torch.float8_e5m2), x * x
+
+    @staticmethod
+    def backward(ctx, of_bits, g):
+        (x,) = ctx.saved_tensors
+        return of_bits.to(x.dtype) + 2 * x * g
+
+
+def test_an_output_without_differences_is_not_judged():
+    assert "not judged: what comes through `output[0]`" in str(
+        examine(InEightBits, *draw((3,)))
+    )
+
+
+class AddsToMainGrad(torch.autograd.Function):
+    """Returns zeros, as the optimizer reads the sum."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        weight.main_grad.add_(g.T @ x)
+        return g @ weight, torch.zeros_like(weight)
+
+
+def test_what_is_added_elsewhere_is_judged_to_the_first_order():
+    (x, weight) = draw((3, 4), (5, 4))
+    weight = torch.nn.Parameter(weight)
+    weight.main_grad = torch.zeros_like(weight)
+    report = examine(AddsToMainGrad, x.requires_grad_(), weight, lines=False)
+    assert report.ok and [one.order for one in report.judged] == [1, 1], report
+
+
+def hard_choice(x):
+    return torch.nn.functional.gumbel_softmax(x, hard=True)
+
+
 @pytest.mark.parametrize(
     "fn, x, why",
     [
         (torch.sin, torch.zeros(0, 3), "no elements"),
         (lambda x: x[:0], torch.ones(3), "the output has no elements"),
         (torch.sin, Wrapped(torch.ones(3)), "operations of its own"),
+        (hard_choice, torch.arange(3.0), "it is an estimator's"),
     ],
 )
 def test_what_cannot_be_judged_has_its_reason(fn, x, why):

@@ -58,6 +58,7 @@ class Run:
     state: list  # of the module, as forward has left it
     examined: list  # those of `passed` that belong to the leaves
     freed: bool = False  # has backward freed the memory of what was saved?
+    added: bool = False  # has it added to an attribute, such as `main_grad`?
 
     @functools.cached_property
     def outside(self):
@@ -460,7 +461,9 @@ class Subject:
         run.freed = not all(map(has_memory, held))
         if not create:
             pairs = zip(grads, run.examined, sums, strict=True)
-            grads = [with_sums(grad, t, before) for grad, t, before in pairs]
+            full = [with_sums(grad, t, before) for grad, t, before in pairs]
+            run.added |= any(a is not b for a, b in zip(grads, full, strict=True))
+            grads = full
         return [g.to_dense() if g is not None and g.is_sparse else g for g in grads]
 
     def gradients(self, values, vs):

@@ -65,13 +65,19 @@ def derivative_of_forward(exam):
     )
     found = {io: diagnosis(exam, one) for io, one in in_order}
     if found and is_estimator(exam, wrong, found):
-        inputs = dict.fromkeys(one.input for one in found.values())
-        yield ESTIMATOR(which=listed((f"`{x}`" for x in inputs), last=" and "))
+        yield estimators(exam, dict.fromkeys(one.input for one in found.values()))
         return
     found = as_meant(found)
     kept = told_once(found)
     for i, o in kept:
         yield finding_of(exam, i, o, found, kept)
+
+
+def estimators(exam, inputs):
+    """The note on gradients of these inputs, which are not judged."""
+    for x in inputs:
+        exam.not_judged(x, _("it is an estimator's, not this draw's"), meant=True)
+    return ESTIMATOR(which=listed((f"`{x}`" for x in inputs), last=" and "))
 
 
 def other_outputs(exam):

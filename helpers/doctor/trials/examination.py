@@ -16,6 +16,7 @@ from ..function.tensors import (
     Dice,
     as_vector,
     equal,
+    has_gradient,
     has_memory,
     is_number,
     largest,
@@ -25,12 +26,14 @@ from ..report import (
     ACCEPT,
     CUT_OFF,
     MEANT,
+    NO_DIFFERENCES,
     NO_REPEAT,
     ONE_ROW,
     SEVERITIES,
     Judged,
     Output,
     Report,
+    brief,
 )
 from ..words import N_, _, followed
 from .state import State
@@ -64,14 +67,18 @@ def join_shapes(findings):
                 break
 
 
-def what_is_open(subject):
+def what_is_open(exam):
     """What these inputs cannot show, in sentences: sums over one row, say."""
+    subject = exam.subject
     tables = [k for k in subject.examined if subject.tensors[k].dim() > 1]
     if tables and len(subject.tensors[tables[0]]) == 1:
         yield _(ONE_ROW).format(x=subject.names[tables[0]])
     for x, t in zip(subject.names, subject.tensors, strict=True):
         if is_index(t) and t.dim() and len(t.unique()) == t.numel():
             yield _(NO_REPEAT).format(x=x)
+    for y, t in exam.run.returned:
+        if t.requires_grad and not has_gradient(t) and t.numel():
+            yield _(NO_DIFFERENCES).format(y=y, dtype=brief(t.dtype))
 
 
 def tolerance(eps):
@@ -148,7 +155,7 @@ class Examination:
         judged = [self.judged[x] for x in self.subject.names if x in self.judged]
         unseen, outputs = [], []
         if any(one.points for one in judged):
-            unseen, outputs = [*what_is_open(self.subject)], self.outputs()
+            unseen, outputs = [*what_is_open(self)], self.outputs()
         what = self.findings, self.examined, judged, unseen, outputs
         return Report(self.subject.label, *what)
 
