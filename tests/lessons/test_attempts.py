@@ -23,7 +23,7 @@ from attempts import ASKS, SAID, TASKS, data_of_drill, names_and_line  # noqa: E
 from candidates import front_attempt  # noqa: E402
 
 GAP = re.compile(r"\{\w+\}")
-ENGLISH = re.compile(r"\b(the|of|for|what|where|without|all)\b")
+ENGLISH = re.compile(r"\b(the|of|for|what|where|without|all|its)\b")
 LINES = [number for number, one in DRILLS.items() if one.answer.startswith("lambda")]
 RIGHT = [
     ("1.a", "g * (w + 1)"),
