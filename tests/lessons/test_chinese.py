@@ -15,6 +15,10 @@ from helpers.lessons.cases import BROKEN, HEALTHY
 from helpers.lessons.language import VARIABLE, _
 
 OF_EACH_CODE = {case.code: case for case in HEALTHY + BROKEN}
+# What is filled into a sentence is Chinese, too.
+OF_EACH_CODE["filled in"] = next(
+    case for case in BROKEN if case.name.startswith("TemperedSoftmax: y * (g - total)")
+)
 # Names that Chinese keeps. What PyTorch says is quoted as it is.
 NAMES = set(
     "acos autograd backward conj conjugate ctx dim dirty dtype eps expand float forward grad "

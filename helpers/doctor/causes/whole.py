@@ -110,7 +110,7 @@ def negated(wrong):
 def sizes(here):
     """[(size, what it is)] of one, several and all dimensions of output and input."""
     found = []
-    for t, shape in ((_(here.output), here.y.shape), (f"`{here.input}`", here.shape)):
+    for t, shape in ((here.output, here.y.shape), (f"`{here.input}`", here.shape)):
         for dims in subsets(shape):
             of = _("{dims} of {t}").format(dims=named_dims(dims), t=t)
             of = t if 1 < len(dims) == len(shape) else of
@@ -395,7 +395,7 @@ def grad_output_transformed(wrong):
             return varies and here.fits(here.vjp(v * t) for v in here.vs)
 
         if wrong.ratios is None:  # or it is the same for every grad_output
-            yield {"how": _(how).format(name=_(name))}, holds
+            yield {"how": _(how).format(name=name)}, holds
     for how, there in (*flips(wrong.first.y.shape), *transposes(wrong.first.y.shape)):
         yield (
             {"how": how},

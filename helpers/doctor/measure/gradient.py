@@ -16,6 +16,7 @@ from ..function.tensors import (
     of_the_same_kind,
     position,
 )
+from ..words import _
 from .point import FEW, Point
 
 CORNER = 5, 6, 8, 12  # the size of a dimension, where forward permits it
@@ -78,7 +79,7 @@ class Gradient:
 
     @property
     def output(self):
-        return self.point.names[self.o]
+        return _(self.point.names[self.o])
 
     @property
     def is_complex(self):
