@@ -60,7 +60,8 @@ def find(wrong, budget, few):
         found = goals.right_if(wrong, budget, few, first)
         clues = [goals.unused(subject)]
         if not (first and first.is_cause):
-            clues.append(goals.common(subject, wrong))
+            with forgiving():  # a clue only: what was found stands without it
+                clues.append(goals.common(subject, wrong))
         clue = listed(filter(None, clues), "; ") or None
         if first and clue:
             both = listed((first.first_wrong, clue), "; ")

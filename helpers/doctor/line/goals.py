@@ -265,7 +265,7 @@ def common(subject, wrong):
     """What several wrong gradients go through, and no right one, in words; or None."""
     inputs = dict.fromkeys(one.input for one in wrong.together)
     is_told_here = [*inputs][0] == wrong.first.input  # and not for each of them
-    if len(inputs) < 2 or not is_told_here or len(subject.functions) > 1:
+    if len(inputs) < 2 or not is_told_here or len(subject.functions) != 1:
         return None
     (cls,) = subject.functions
     forward, backward = codes_of([cls.forward], cls)[0], backward_codes(subject)[0]
