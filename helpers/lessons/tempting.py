@@ -17,7 +17,13 @@ TEMPTING = {
         ),
     },
     "0 elsewhere": {
-        "no": N_("It is nan at 100. But 100 is not among the points."),
+        "second": N_(
+            "`first` is nan at 100, but 100 is not among the points. 0 is one of them."
+        ),
+        "both": N_(
+            "100 is not among the points. But 0 is one of them: what is the slope?"
+        ),
+        "neither": N_("`first` is nan at 100. But 100 is not among the points."),
     },
     "1 edges": {
         1: N_("Two products read `x`: the one that gives `h`, and `h * x`."),
@@ -34,18 +40,23 @@ TEMPTING = {
         1: N_("A bias is added in 4 of 20 elements, and the mean divides by 20."),
     },
     "1 apply": {
-        "both": N_("`apply` makes no instance, so nothing has set `self.target`."),
+        "both": N_(
+            "You made an instance, but `apply` passes the node as `self`. The node has "
+            "no `target`."
+        ),
         "neither": N_(
             "`apply` passes the node as the first argument, and the node has "
             "`save_for_backward`: two methods without a constant run."
         ),
         "SquaredErrorUnchanged": N_(
-            "`apply` makes no instance, so nothing has set `self.target`."
+            "You made an instance, but `apply` passes the node as `self`. The node has "
+            "no `target`."
         ),
     },
     "1 shared": {
-        6: N_("The instance has one place for every call. `b` came after `a`."),
-        26: N_("Each square has a node of its own; only what they save is shared."),
+        108: N_("The instance has one place for both calls. 9 came after 3."),
+        36: N_("The second call came last, and left its 9."),
+        18: N_("Each square has a node of its own, and both multiply."),
     },
     "2 asked": {
         (1, 0, 1): N_(
