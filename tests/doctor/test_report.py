@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from helpers import doctor
 from helpers.doctor import WrongGradientError, examine, words
@@ -234,27 +235,73 @@ def test_an_output_without_differences_is_not_judged():
     )
 
 
-class AddsToMainGrad(torch.autograd.Function):
-    """Returns zeros, as the optimizer reads the sum."""
+class ToMainGrad(torch.autograd.Function):
+    """Returns zeros, as the optimizer reads what is kept there."""
 
     @staticmethod
-    def forward(ctx, x, weight):
+    def forward(ctx, x, weight, put):
         ctx.save_for_backward(x, weight)
+        ctx.put = put
         return x @ weight.T
 
     @staticmethod
     def backward(ctx, g):
         x, weight = ctx.saved_tensors
-        weight.main_grad.add_(g.T @ x)
-        return g @ weight, torch.zeros_like(weight)
+        ctx.put(weight.main_grad, g.T @ x)
+        return g @ weight, torch.zeros_like(weight), None
 
 
-def test_what_is_added_elsewhere_is_judged_to_the_first_order():
+@pytest.mark.parametrize("put", [torch.Tensor.add_, torch.Tensor.copy_])
+def test_what_is_put_elsewhere_is_judged_to_the_first_order(put):
     (x, weight) = draw((3, 4), (5, 4))
     weight = torch.nn.Parameter(weight)
     weight.main_grad = torch.zeros_like(weight)
-    report = examine(AddsToMainGrad, x.requires_grad_(), weight, lines=False)
+    report = examine(ToMainGrad, x.requires_grad_(), weight, put, lines=False)
     assert report.ok and [one.order for one in report.judged] == [1, 1], report
+
+
+class InItsDtype(Half):
+    """Right in float32 only, where `float` returns the argument itself."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.needed = x.float().requires_grad
+        return x * 0.5
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 0.5 if ctx.needed else None
+
+
+def test_what_is_another_in_float64_is_judged_as_it_was_given():
+    assert examine(InItsDtype, torch.ones(3), lines=False).ok
+    assert not examine(InItsDtype, torch.ones(3).double(), lines=False).ok
+
+
+class Batched(Square):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+
+def test_checkpoint_is_no_fault_of_a_rule_for_vmap():
+    def again(x):
+        return checkpoint(Batched.apply, x, use_reentrant=False)
+
+    assert examine(again, torch.ones(2, 3)).ok
+
+
+OWN = torch.Generator()
+
+
+def dropout(x):
+    return x * (torch.rand(x.shape, generator=OWN) > 0.5)
 
 
 def hard_choice(x):
@@ -268,6 +315,7 @@ def hard_choice(x):
         (lambda x: x[:0], torch.ones(3), "the output has no elements"),
         (torch.sin, Wrapped(torch.ones(3)), "operations of its own"),
         (hard_choice, torch.arange(3.0), "it is an estimator's"),
+        (dropout, torch.ones(9), "draws from a torch.Generator of its own"),
     ],
 )
 def test_what_cannot_be_judged_has_its_reason(fn, x, why):

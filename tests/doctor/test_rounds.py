@@ -544,7 +544,8 @@ def test_a_reference_is_believed():
     assert visit.ok and {one.beside for one in visit.judged} == {"reference"}
 
 
-def test_what_an_optimizer_changes_is_as_it_was_at_the_call():
+@pytest.mark.parametrize("handed", [lambda layer: layer, lambda layer: layer.forward])
+def test_what_an_optimizer_changes_is_as_it_was_at_the_call(handed):
     class Adjoint(Function):
         @staticmethod
         def forward(ctx, module, x):
@@ -567,7 +568,7 @@ def test_what_an_optimizer_changes_is_as_it_was_at_the_call():
 
     def do():
         optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
-        Adjoint.apply(layer, leaf(2, 3)).square().sum().backward()
+        Adjoint.apply(handed(layer), leaf(2, 3)).square().sum().backward()
         layer.weight.grad = torch.ones_like(layer.weight)
         optimizer.step()
         seen.append(layer.weight.detach().clone())

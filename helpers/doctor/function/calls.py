@@ -216,8 +216,8 @@ class Call:
 
     def held(self):
         """The tensors in the arguments that the doctor does not replace."""
-        values = [*self.args, *vars(self.cls).values()]
-        values = [getattr(v, "__func__", v) for v in values]  # of a static method
+        own = [getattr(v, "__func__", v) for v in vars(self.cls).values()]
+        values = [*self.args, *own]  # of a static method, its function
         return {id(t): t for value in values for t in held(value)}.values()
 
     def again(self):

@@ -57,6 +57,7 @@ class Run:
     returned: list  # all outputs, as pairs (name, tensor)
     state: list  # of the module, as forward has left it
     examined: list  # those of `passed` that belong to the leaves
+    sums: list  # their attributes, such as `main_grad`, to which backward may add
     freed: bool = False  # has backward freed the memory of what was saved?
     added: bool = False  # has it added to an attribute, such as `main_grad`?
 
@@ -117,19 +118,25 @@ def attribute(value, of):
 
 
 def sums_of(tensor):
-    """{name: value} of the attributes to which backward may add this gradient."""
+    """{name: (attribute, a copy)} of those to which backward may add this gradient."""
     if not tensor.requires_grad:
         return {}
     return {
-        name: value.clone()
+        name: (value, value.clone())
         for name, value in vars(tensor).items()
         if is_number(value) and value.shape == tensor.shape
     }
 
 
-def with_sums(grad, tensor, before):
+def as_before(tensor, sums):
+    """Give the attributes the values that they had when forward ran."""
+    for name, (attribute, value) in sums.items():
+        setattr(tensor, name, attribute.copy_(value))
+
+
+def with_sums(grad, tensor, sums):
     """The gradient, and what backward has added to the attributes of its tensor."""
-    for name, value in before.items():
+    for name, (_attribute, value) in sums.items():
         now = getattr(tensor, name, value)
         if is_number(now) and now.shape == value.shape and not equal(now, value):
             grad = now - value if grad is None else grad + (now - value)
@@ -422,7 +429,8 @@ class Subject:
             others,
             everything,
             left,
-            [passed[k] for k in self.examined],
+            (examined := [passed[k] for k in self.examined]),
+            [sums_of(t) for t in examined],
         )
 
     def forward(self, values):
@@ -444,7 +452,8 @@ class Subject:
             )
         outputs, vs = zip(*pairs, strict=True)
         kept = [o.detach().clone() for o in outputs]
-        sums = [sums_of(t) for t in run.examined]
+        for t, sums in zip(run.examined, run.sums, strict=True):
+            as_before(t, sums)
         held = [t for t in run.saved if has_memory(t)]
         options = {"retain_graph": retain or create, "create_graph": create}
         reseed(seed)
@@ -460,7 +469,7 @@ class Subject:
                 o.data = copy_of_o
         run.freed = not all(map(has_memory, held))
         if not create:
-            pairs = zip(grads, run.examined, sums, strict=True)
+            pairs = zip(grads, run.examined, run.sums, strict=True)
             full = [with_sums(grad, t, before) for grad, t, before in pairs]
             run.added |= any(a is not b for a, b in zip(grads, full, strict=True))
             grads = full

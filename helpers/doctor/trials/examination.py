@@ -276,8 +276,12 @@ class Examination:
         return self.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
 
     def copies_differ(self):
-        """Does forward compute something else in float64?"""
+        """Does it compute something else in float64, or gradients of other inputs?"""
         with contextlib.suppress(CallError):
+            grads = [grad is None for grad in self.try_out()]
+            with self.as_it_was_given():
+                if grads != [grad is None for grad in self.try_out()]:
+                    return True
             double = self.subject.forward(self.subject.values)
             with self.as_it_was_given() as subject:
                 for a, b in zip(double, subject.forward(subject.values), strict=True):

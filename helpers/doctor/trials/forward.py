@@ -6,7 +6,7 @@ import re
 import torch
 
 from ..causes.exceptions import told
-from ..function.isolation import CallError
+from ..function.isolation import CallError, OwnGenerators
 from ..function.precision import Grain, dtype_of
 from ..function.private import BackwardCFunction, is_a_users
 from ..function.subject import nodes_in_python
@@ -82,6 +82,10 @@ NOT_DETERMINISTIC = error(
     look="counters, caches, what is kept of the last call, generators of its own, "
     "uninitialised memory, races",
 )
+OWN_GENERATOR = N_(
+    "forward draws from a torch.Generator of its own, which no seed of the doctor "
+    "reaches: examine it with the default one"
+)
 
 
 def without_outputs(exam):
@@ -117,7 +121,12 @@ def forward_twice(exam):
             there = subject.run(near).outputs
             again = exam.another_run(needs=subject.records).outputs
         if not exam.all_same(again, outputs):
-            yield NOT_DETERMINISTIC(when=when)
+            with OwnGenerators() as own:
+                exam.another_run()
+            for x in subject.inputs if own.used else ():
+                exam.not_judged(x, _(OWN_GENERATOR))
+            if not own.used:
+                yield NOT_DETERMINISTIC(when=when)
             return True
         if exam.state.changed():  # as of a cache, or of what the first call initializes
             with exam.state.as_before():
