@@ -113,16 +113,16 @@ TEMPTING = {
         "both": N_("Where the gradient is `None`, the optimizer skips the step."),
     },
     "3 alive": {
-        "ExpSaved": N_(
-            "`save_for_backward` knows its own output, and stores it without the arrow "
-            "back."
+        "neither": N_(
+            "The view has no `grad_fn` of its own. But it refers to the tensor whose "
+            "memory it shows, which is the output."
         ),
         "InputOnCtx": N_(
             "The input does not refer to the output, so the arrows form no ring."
         ),
         "both": N_(
-            "`save_for_backward` knows its own output, and stores it without the arrow "
-            "back. And an input does not refer to the output."
+            "The view refers to the output, whose memory it shows. An input does not "
+            "refer to the output."
         ),
     },
     "3 steps": {
@@ -148,17 +148,26 @@ TEMPTING = {
         ),
     },
     "4 step": {
-        1e-15: N_(
-            "The formula gets better and better, but the two values of `exp` agree in "
-            "almost all of their digits, and so their difference has hardly any."
+        (1e-15, 1e-15): N_(
+            "The formula gets better and better, but the two values agree in almost "
+            "all of their digits, and so their difference has hardly any."
         ),
-        1e-10: N_(
+        (1e-10, 1e-10): N_(
             "The formula is better there, but the rounding of the two values is "
             "divided by `h`, and grows."
         ),
-        1e-3: N_(
-            "Rounding hardly counts there. But the error of the formula is still a "
-            "hundred times smaller at a step ten times smaller."
+        (1e-3, 1e-3): N_(
+            "Rounding hardly counts there. But for `exp`, the error of the formula is "
+            "a hundred times smaller at a step ten times smaller."
+        ),
+        (1e-5, 1e-5): N_(
+            "Right for `exp`. For the square, which error has the formula itself?"
+        ),
+        (1e-5, 1e-10): N_(
+            "Right for `exp`. For the square, which error has the formula itself?"
+        ),
+        (1e-5, 1e-15): N_(
+            "Right for `exp`. For the square, which error has the formula itself?"
         ),
     },
     "4 clip": {
@@ -180,22 +189,25 @@ TEMPTING = {
         ),
     },
     "5 call": {
-        "first": N_(
-            "The first call differentiates `x**3`, which has a history, because `x` "
-            "requires a gradient."
+        3: N_(
+            "The second derivative is a constant, which no `x` has made. So there is "
+            "no history to record."
         ),
-        "second": N_(
-            "The second call leaves no history behind, but its own argument has one: it "
-            "comes from the first call."
-        ),
+        1: N_("The first derivative comes from `x`, and so has a history."),
     },
     "5 term": {
-        "none": N_("`gradcheck` passes, but it compares first derivatives only."),
-        "both": N_("The factor sinh x is the output, which comes with its history."),
-        "2 cosh²": N_(
+        (100, 50): N_(
             "The factor sinh x is the output, which comes with its history. What comes "
             "without one are the two exponentials."
         ),
+        (0, 0): N_("`gradcheck` passes, but it compares first derivatives only."),
+        (100, 100): N_(
+            "The factor sinh x is the output, which comes with its history."
+        ),
+        (0, 100): N_(
+            "At 10, the two terms are nearly equal, and only one of them is missing."
+        ),
+        (50, 50): N_("At 10, the two terms are nearly equal. Is one of them 0 at 0?"),
     },
     "5 checks": {
         (False, True, False): N_(
