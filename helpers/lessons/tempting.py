@@ -189,11 +189,12 @@ TEMPTING = {
         ),
     },
     "5 call": {
-        3: N_(
+        "none": N_(
             "The second derivative is a constant, which no `x` has made. So there is "
             "no history to record."
         ),
-        1: N_("The first derivative comes from `x`, and so has a history."),
+        "second": N_("The first derivative is x + x, which has a history."),
+        "first": N_("`x` requires a gradient, so x · x has a history."),
     },
     "5 term": {
         (100, 50): N_(
