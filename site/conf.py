@@ -29,6 +29,7 @@ import front  # noqa: E402
 from attempts import add_fields  # noqa: E402
 from exercises import add_help  # noqa: E402
 from formulas import FONTS, set_formulas  # noqa: E402
+from panels import for_a_phone  # noqa: E402
 from predictions import add_forms  # noqa: E402
 from search import name_rows, write_index  # noqa: E402
 
@@ -423,6 +424,9 @@ def on_page(app, document, template, context, doctree):
     if 'class="attempt"' in context["body"]:
         for script in ("expression.js", "attempts.js"):
             app.add_js_file(script)  # to this page alone
+    images = {name: Path(app.srcdir, file) for file, name in app.builder.images.items()}
+    folder = Path(app.outdir, app.builder.imagedir)
+    context["body"] = for_a_phone(context["body"], images, folder)
     if context["has_maths_elements"]:
         fonts = context["pathto"]("_static", resource=True)
         context["body"], style = set_formulas(context["body"], fonts)
