@@ -243,9 +243,17 @@ TEMPTING = {
         ),
     },
     "6 holder": {
-        7: N_("The layer in the Python list is nobody's child: its two do not count."),
-        6: N_("A buffer belongs to the module, but it is not trained."),
-        3: N_("An `nn.ModuleList` is a module: its layers count."),
+        (5, 6): N_("`state_dict()` goes by names, and `child` has two of them."),
+        (7, 8): N_(
+            "`parameters()` counts a parameter once, whatever its names. And the layer "
+            "in the Python list is nobody's child."
+        ),
+        (7, 10): N_(
+            "The layer in the Python list is nobody's child. And `parameters()` counts "
+            "a parameter once, whatever its names."
+        ),
+        (5, 5): N_("A buffer is saved, too, and `child` is saved under both names."),
+        (3, 6): N_("An `nn.ModuleList` is a module: its layers count."),
     },
     "6 notes": {
         "weight": N_(
@@ -297,9 +305,13 @@ TEMPTING = {
         ),
     },
     "7 columns": {
-        0: N_(
+        6: N_(
             "The taps to the left of column 0 are wrong. And those to the right of column 7?"
         ),
+        10: N_(
+            "In two corners a tap leaves the array. But it is not the only one there."
+        ),
+        0: N_("The tap to the left of column 0 is an element, of the row above."),
     },
     "7 slip": {
         "emulator": N_("The wrong column is less than 3, so it lies inside the array."),
@@ -375,15 +387,13 @@ TEMPTING = {
         ),
     },
     "9 shapes": {
-        (1, 2, 3, 4): N_(
-            "At the second length the compiler has seen that this size changes, and "
-            "puts a symbol in its place."
+        (1, 2, 2, 2): N_(
+            "For the second length, a symbol would take the place of the number. But a "
+            "symbol stands for sizes from 2 on, and the second length is 1."
         ),
+        (1, 2, 3, 4): N_("4 gets a symbol, and a symbol serves 5 as well."),
         (1, 1, 1, 1): N_(
             "The first graph holds the number 3: nobody knew that it would change."
-        ),
-        (1, 2, 2, 3): N_(
-            "The second graph holds a symbol, and a symbol serves 5 and 6 alike."
         ),
     },
     "9 export": {
@@ -400,11 +410,12 @@ TEMPTING = {
         ),
     },
     "10 calls": {
-        1437: N_(
-            "What stands inside `vmap` sees one scan. But it is called with all of them."
+        (1, 1437): N_(
+            "All scans are in the tensor, but `vmap` hides its dimension from "
+            "`forward`, which sees one scan."
         ),
-        2: N_(
-            "One pass forward is enough; the other one, of `backward`, is not counted."
+        (1437, 1): N_(
+            "What stands inside `vmap` sees one scan. But it is called with all of them."
         ),
     },
     "10 hessian": {
@@ -421,10 +432,11 @@ TEMPTING = {
         "raises": N_("The dimension exists, and its size is that of the batch."),
     },
     "10 nested": {
-        0.8244: N_(
-            "Half was left of a square: of a product, one factor is still followed."
+        0.5: N_("That was the square. In a cube, two of three factors are followed."),
+        1 / 3: N_("One factor is taken for a constant: `tangent * result`."),
+        0: N_(
+            "Nothing is left of the exponential alone. A power has PyTorch's own rule."
         ),
-        1.6487: N_("That is the right one, which `jacrev(jacrev)` gives."),
     },
     "11 rejected": {
         "ReadsMemory": N_("`gradcheck` hands over a `grad_output` that is contiguous."),
