@@ -471,10 +471,18 @@ TEMPTING = {
         37: N_("The data are there anyway, and are not counted."),
     },
     "12 segment": {
-        1: N_("Every layer keeps its input: as much as without segments."),
-        36: N_("One input is kept. But the second run of all layers keeps everything."),
-        18: N_(
-            "Few inputs are kept, but 18 results are alive while a segment runs again."
+        (6, 2): N_(
+            "One input is kept. But the second run of all layers keeps everything."
+        ),
+        (6, 1): N_(
+            "One input is kept. But the second run of all layers keeps everything."
+        ),
+        (1, 36): N_("Every layer keeps its input: as much as without segments."),
+        (36, 1): N_(
+            "One input is kept. But the second run of all layers keeps everything."
+        ),
+        (36, 2): N_(
+            "One input is kept. But the second run of all layers keeps everything."
         ),
     },
     "12 batches": {
@@ -495,7 +503,10 @@ TEMPTING = {
     },
     "13 sign": {
         1: N_("That is what the formula says, in numbers with enough digits."),
-        3000: N_(
+        0: N_(
+            "So it would be if −3001 were rounded to −3002. Which is a multiple of 4?"
+        ),
+        3002: N_(
             "The value is meant to be that of the step; `x` is added and subtracted."
         ),
     },
@@ -649,9 +660,13 @@ TEMPTING = {
         ("raises", "raises"): N_("One of the two files holds no argument at all."),
     },
     "17 sum": {
-        1000: N_("So it is if the sum is kept in float32. Here each step is rounded."),
-        255: N_("From 128 on neighbours are 1 apart, so 256 is reached."),
-        257: N_("257 lies halfway between two numbers, and the other one wins."),
+        3000: N_("So it is if the sum is kept in float32. Here each step is rounded."),
+        256: N_("From 256 on neighbours are 2 apart, and 3 is more than half of that."),
+        512: N_("From 512 on neighbours are 4 apart, and 3 is more than half of that."),
+        768: N_("Each 3 is rounded: to more than 3 as well."),
+        2048: N_(
+            "From 1,024 on neighbours are 8 apart, and 3 is less than half of that."
+        ),
     },
     "17 second": {
         "only gradcheck": N_(
@@ -722,8 +737,10 @@ TEMPTING = {
         (0.1, 1): N_("At 1, the two maxima differ enough for more than 1%."),
     },
     "20 unguarded": {
-        "both": N_("`gradgradcheck` takes steps that `lse` would have followed."),
-        "none": N_("The first derivative is the formula of 20.2, and right."),
+        "none": N_("One of the three has no part in `lse`."),
+        "q and k": N_("Just these two make the scores, and so `lse`."),
+        "q": N_("`q` makes the scores, and so `lse`, which is taken for a constant."),
+        "k": N_("`k` makes the scores, and so `lse`, which is taken for a constant."),
     },
     "20 anew": {
         4: N_(
