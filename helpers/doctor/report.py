@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 import torch
 
 from .course import section_of
-from .words import N_, _, followed, listed, number
+from .words import N_, _, finished, followed, listed, number
 
 # White words on these colours can be read, and these colours on a white and on a black
 # page.
@@ -436,7 +436,7 @@ def shown(findings):
 def wrapped(text, first, further):
     """Lines of text with these indents."""
     return textwrap.wrap(
-        text,
+        finished(text),
         96,
         initial_indent=first,
         subsequent_indent=further,
@@ -447,7 +447,7 @@ def wrapped(text, first, further):
 
 def marked_up(line):
     """As HTML, with code in backticks and Python's names set as code."""
-    line = html.escape(line, quote=False)
+    line = html.escape(finished(line), quote=False)
     return CODE.sub(lambda m: f"{CODE_AS}{m[1] or m[2]}</code>", line)
 
 

@@ -4,11 +4,17 @@ English, unless `translate` is set.
 """
 
 translate = None  # or what makes of an English sentence, with its gaps, another one
+spaced = None  # or what sets blanks right in a line of that language, its gaps filled
 
 
 def _(sentence):
     """This sentence in the language of the reader; its gaps are filled afterwards."""
     return translate(sentence) if translate and sentence else sentence
+
+
+def finished(line):
+    """A line whose gaps are filled, as it is shown."""
+    return spaced(line) if spaced else line
 
 
 def N_(sentence):  # noqa: N802 (so gettext calls it)

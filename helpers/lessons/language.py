@@ -9,6 +9,7 @@ English, and the key under which its translation is found: `_("on rank {rank}, i
 import gettext
 import json
 import os
+import re
 from functools import cache
 from pathlib import Path
 
@@ -70,9 +71,16 @@ def _translations(language):
         return gettext.GNUTranslations(file)
 
 
+def spaced(line):
+    """No blank between Chinese words; one between them and code."""
+    line = re.sub("(?<=[一-鿿]) (?=[一-鿿])", "", line)
+    return re.sub(r"(?<=[一-鿿])(?=`\w)|(?<=\w`)(?=[一-鿿])", " ", line)
+
+
 words.translate = _  # the doctor speaks the language of the edition, too
 
 if language() != "en":  # and so do figures
+    words.spaced = spaced
     from helpers.lessons.labels import translate_labels
 
     translate_labels(_)

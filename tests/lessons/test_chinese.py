@@ -12,13 +12,8 @@ from helpers.doctor import words
 from helpers.doctor.line import chain
 from helpers.doctor.report import what_was
 from helpers.lessons.cases import BROKEN, HEALTHY
-from helpers.lessons.language import VARIABLE, _
+from helpers.lessons.language import VARIABLE, _, spaced
 
-OF_EACH_CODE = {case.code: case for case in HEALTHY + BROKEN}
-# What is filled into a sentence is Chinese, too.
-OF_EACH_CODE["filled in"] = next(
-    case for case in BROKEN if case.name.startswith("TemperedSoftmax: y * (g - total)")
-)
 # Names that Chinese keeps. What PyTorch says is quoted as it is.
 NAMES = set(
     "acos autograd backward conj conjugate ctx dim dirty dtype eps expand float forward grad "
@@ -27,9 +22,9 @@ NAMES = set(
 )
 QUOTED = re.compile(r"(报错|抛出|Error|Warning|Exception).*", re.DOTALL)
 
-BLANK = re.compile(
-    r"[，。；：！？（）] +\S|\S +[，。；：！？（）]"
-)  # Chinese has none there
+BLANK = re.compile(  # Chinese has none there
+    r"[，。；：！？（）] +\S|\S +[，。；：！？（）]|[一-鿿] +[一-鿿]"
+)
 BESIDE_CODE = re.compile(r"[一-鿿]`\w|\w`[一-鿿]")  # but there it has one
 
 
@@ -52,16 +47,16 @@ HERE_THERE_USES = (
 def chinese(monkeypatch):
     monkeypatch.setenv(VARIABLE, "zh")
     monkeypatch.setattr(words, "translate", _)
+    monkeypatch.setattr(words, "spaced", spaced)
 
 
-@pytest.mark.parametrize("code", OF_EACH_CODE)
-def test_a_finding(code, chinese):
-    case = OF_EACH_CODE[code]
+@pytest.mark.parametrize("case", HEALTHY + BROKEN, ids=lambda case: case.name)
+def test_what_is_found(case, chinese):
     report = case.examine(**case.options)
     said = [line for finding in report.findings for line in finding.lines()]
-    said = "\n".join([*said, *what_was(report.judged)])
+    said = "\n".join(map(words.finished, [*said, *what_was(report.judged)]))
     assert not list(english(said)), said
-    assert not BLANK.search(said), said
+    assert not BLANK.search(said) and not BESIDE_CODE.search(said), said
 
 
 def test_a_first_wrong_line(chinese):
@@ -71,6 +66,7 @@ def test_a_first_wrong_line(chinese):
         for places in itertools.product(*HERE_THERE_USES):
             here, there, uses = (words._(place).format(**gaps) for place in places)
             said = words._(text).format(here=here, there=there, uses=uses, factor=2)
+            said = words.finished(said)
             assert not BLANK.search(said) and not BESIDE_CODE.search(said), said
 
 
