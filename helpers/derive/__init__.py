@@ -8,8 +8,8 @@ Needs torch 2.10 or later, and none of its private parts.
 >>> print(derive(swish, torch.randn(4, 6)).split("    @staticmethod\\n")[3], end="")
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
-        sigmoid = torch.sigmoid(x)  # (*N, D)
-        grad_x = grad_output * sigmoid + grad_output * x * sigmoid * (1 - sigmoid)  # (*N, D)
+        sigmoid_x = torch.sigmoid(x)  # (*N, D)
+        grad_x = grad_output * sigmoid_x * (1 + x * (1 - sigmoid_x))  # (*N, D)
         return grad_x
 <BLANKLINE>
 <BLANKLINE>

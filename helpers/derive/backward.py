@@ -1,35 +1,41 @@
 """A tape, walked backwards: steps, and then lines that one can read."""
 
 import ast
-import math
 import re
 
 import torch
 
 from .rules import BROADCASTS, gradients
-from .tape import SIGNS, text
+from .simple import Simple, broken, pretty
+from .tape import SCOPE
 
+OPERATIONS = ast.BinOp, ast.UnaryOp, ast.Call, ast.Compare, ast.Subscript
+# What is written again rather than named: -a, 2 * a, 1 - a, a.unsqueeze(-1), a[:, 0].
+CHEAP = re.compile(
+    r"-?_\d+(\.unsqueeze\(\S+\)|\[[^_]*\])?|[\d.]+ [-+*] _\d+|_\d+ [-+*/] [\d.]+"
+)
 IDS = re.compile(r"\b_\d+\b")
-SCOPE = {"torch": torch, "F": torch.nn.functional, "math": math}
 
 
 class Backward:
     """`steps` is what can be computed, each by its id; `results` the gradients of inputs."""
 
     def __init__(self, tape, saved=()):
-        self.tape, self.steps, self.made, self.results = tape, {}, {}, {}
+        self.tape, self.results = tape, {}
+        self.steps = {str(n): n.source for n in tape.nodes if n.source}
+        self.made = {source: step for step, source in self.steps.items()}
+        self.forward = {str(n) for n in tape.nodes}
         self.values = {str(n): n.value for n in tape.nodes}
-        self.names, self.hints, taken = {}, {}, {"ctx", "torch", "F", "math"}
+        self.names, self.hints, taken = {}, {}, {"ctx", "torch", "F", "math", "need"}
         for node in tape.nodes:
             if node.name:
                 self.names[str(node)] = fresh(node.name, taken)
-            if node.op != "input":
-                self.steps[str(node)] = expression(node)
-        self.given = {str(n) for n in tape.nodes if n.op == "input" or n in saved}
+        self.given = {str(n) for n in tape.nodes if not n.source or n in saved}
         self.parts, self.taken, self.grads = {}, taken, []
         for node in tape.outputs:
             step = self.new(torch.randn_like(node.value))
-            of = "output" if tape.single else self.names.get(str(node), "output")
+            named = self.names.get(str(node)) == node.name
+            of = named and node.name or "output"
             self.names[step] = fresh(f"grad_{of}", taken)
             self.given.add(step)
             self.grads.append(step)
@@ -42,16 +48,20 @@ class Backward:
         self.values[step] = value
         return step
 
+    def value(self, source):
+        if not isinstance(source, str):
+            source = ast.unparse(source)
+        return eval(source, self.tape.globals | SCOPE, self.values)
+
     def emit(self, source):
-        """The id of a step that computes `source`; one that is there, if there is one."""
-        if (
-            source not in self.steps
-            and source not in self.made
-            and not IDS.fullmatch(source)
-        ):
-            values = {i: self.values[i] for i in IDS.findall(source)}
-            step = self.new(eval(source, self.tape.globals | SCOPE, values))
-            self.steps[step], self.made[source] = source, step
+        """The id of the last step of `source`, made of one for each operation."""
+        return self.step(ast.unparse(Emit(self).visit(ast.parse(source).body[0].value)))
+
+    def step(self, source):
+        """The id of what computes `source`; of the one that is there, if there is one."""
+        if not IDS.fullmatch(source) and source not in self.made:
+            step = self.made[source] = self.new(self.value(source))
+            self.steps[step] = source
         return self.made.get(source, source)
 
     def back(self, node):
@@ -76,6 +86,8 @@ class Backward:
         for argument, source in gradients(node, g, self.tape):
             if isinstance(argument, type(node)) and argument.value.requires_grad:
                 step = self.fit(self.emit(source), argument, node)
+                if argument.name:
+                    self.hints.setdefault(step, f"grad_{argument.name}_from_{node.op}")
                 self.parts.setdefault(argument, []).append(step)
 
     def total(self, node, whole=True):
@@ -87,14 +99,14 @@ class Backward:
             f"{parts.count(p)} * {p}" if parts.count(p) > 1 else p
             for p in dict.fromkeys(parts)
         ]
-        step = self.emit(" + ".join(terms))
+        step = self.step(" + ".join(map(self.emit, terms)))
         if whole and self.values[step].shape != node.shape:
             step = self.emit(f"{step}.expand({self.tape.sizes(node)})")
         name = self.names.get(str(node))
         if step not in self.given and step not in self.names:
             if name and node.op != "input":
                 self.names[step] = fresh(f"grad_{name}", self.taken)
-            self.hints.setdefault(step, f"grad_{name or CALLED.get(node.op, node.op)}")
+            self.hints.setdefault(step, f"grad_{name or self.called(str(node))}")
         return step
 
     def fit(self, step, argument, node):
@@ -134,21 +146,33 @@ class Backward:
         for result in self.results.values():
             mark(result, result)
         order = sorted(need, key=lambda step: int(step[1:]))
-        used = IDS.findall(" ".join(self.steps[step] for step in order))
-        inline, lines = {}, []
+        texts = {step: self.steps[step] for step in order}
+        own, results = self.forward & {*self.names}, [*self.results.values()]
         for step in order:
-            tree = Inline(inline).visit(ast.parse(self.steps[step], mode="eval").body)
-            short = len(ast.unparse(tree)) < 60 and used.count(step) < 2
-            if short and step not in self.names:
-                inline[step] = tree
-            else:
-                lines.append((step, tree))
-        for step, _ in lines:
+            left = set() if self.cheap(step) else {*texts} - own
+            while found := left.intersection(IDS.findall(texts[step])):
+                other = min(found, key=lambda i: (len(texts[i]), i))
+                left.remove(other)
+                used = IDS.findall(" ".join(texts.values())) + results
+                if used.count(other) > 1 and not self.cheap(other):
+                    continue
+                put = re.sub(rf"\b{other}\b", f"({texts[other]})", texts[step])
+                deep = 4 * (len({*results}) > len(need[step]) == 1)
+                line = f"{self.name(step)} = {self.final(step, put)}"
+                lines = broken(line, 80 - deep)
+                short = len(line) < SHORT or other not in self.names
+                if (
+                    short
+                    and len(lines) not in (3, 4)
+                    and max(map(len, lines)) <= 80 - deep
+                ):
+                    texts[step] = ast.unparse(ast.parse(put))
+                    if used.count(other) == IDS.findall(put).count(other) + 1:
+                        del texts[other]
+        for step in texts:
             if step not in self.names:
-                nodes = {str(n): CALLED.get(n.op, n.op) for n in self.tape.nodes}
-                hint = nodes.get(step) or self.hints.get(step, "grad_part")
-                self.names[step] = fresh(hint, self.taken)
-        kept = {step for step, tree in lines}
+                self.names[step] = fresh(self.name(step), self.taken)
+        kept = {*texts}
         pieces = {
             str(n): [str(p) for p in n.pieces]
             for n in self.tape.nodes
@@ -161,26 +185,66 @@ class Backward:
         return [
             (
                 ", ".join(self.names[s] for s in together.get(step, [step])),
-                self.final(tree),
+                self.final(step, text),
                 need[step],
                 step,
             )
-            for step, tree in lines
+            for step, text in texts.items()
             if step not in apart
         ]
 
-    def final(self, tree):
-        source = ast.unparse(Signs().visit(tree))
-        return IDS.sub(lambda match: self.names[match[0]], source)
+    def cheap(self, step):
+        return step not in self.names and CHEAP.fullmatch(self.steps[step])
+
+    def final(self, step, text):
+        tree = ast.parse(text, mode="eval").body
+        if step not in self.forward:
+            tree = Simple(self.value).visit(tree)
+        return IDS.sub(lambda m: self.name(m[0]), pretty(ast.unparse(tree)))
+
+    def name(self, step):
+        return self.names.get(step) or self.hints.get(step) or self.called(step)
+
+    def called(self, step):
+        """By what is done to what: exp_x, a_over_b."""
+        source = self.steps[step]
+        tree = ast.parse(source, mode="eval").body
+        numbers = {str(n) for n in self.tape.nodes if n.op == "number"}
+        words = [self.name(i) for i in IDS.findall(source) if i not in numbers]
+        alone, between, word = OPS.get(
+            type(getattr(tree, "op", tree)).__name__, OPS["Part"]
+        )
+        method = getattr(getattr(tree, "func", tree), "attr", "").removesuffix("_like")
+        name = f"{method or alone}_{words[0]}" if words else method or word
+        if len(words) > 1 and not method:
+            name = between.join(words) if len({*words}) > 1 else f"squared_{words[0]}"
+        return name if len(name) < 17 else method or word
 
 
-# What is not named in the forward.
-CALLED = dict(
-    add="total", sub="difference", mul="product", matmul="product", div="quotient"
-)
-CALLED |= dict(
-    pow="power", sum="total", getitem="part", neg="minus", abs="size", max="most"
-)
+# What is done to one, between two, and to what has a long name.
+OPS = {
+    "Mult": ("scaled", "_", "product"),
+    "MatMult": ("", "_", "product"),
+    "Div": ("scaled", "_over_", "quotient"),
+    "Add": ("shifted", "_plus_", "total"),
+    "Sub": ("shifted", "_minus_", "difference"),
+    "Pow": ("power", "_", "power"),
+    "Compare": ("mask", "_and_", "mask"),
+    "Part": ("part", "_", "part"),
+}
+SHORT = 60  # columns of a line that takes in a named one
+
+
+class Emit(ast.NodeTransformer):
+    def __init__(self, backward):
+        self.backward = backward
+
+    def visit(self, tree):
+        tree = self.generic_visit(tree)
+        if isinstance(tree, OPERATIONS):
+            if isinstance(self.backward.value(tree), torch.Tensor):
+                return ast.Name(self.backward.step(ast.unparse(tree)))
+        return tree
 
 
 def fresh(name, taken):
@@ -189,125 +253,3 @@ def fresh(name, taken):
         found, k = f"{name}{'_' * name[-1].isdigit()}{k}", k + 1
     taken.add(found)
     return found
-
-
-LINEAR = set(
-    "mT sum sum_to_size expand reshape squeeze unsqueeze transpose masked_fill".split()
-)
-
-
-def negative(tree):
-    return isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub)
-
-
-def minus(tree):
-    return tree.operand if negative(tree) else ast.UnaryOp(ast.USub(), tree)
-
-
-def times(number, tree):
-    """2 * (0.5 * a / b) as a / b; None where `tree` begins with no number."""
-    if isinstance(tree, ast.BinOp) and isinstance(tree.op, (ast.Mult, ast.Div)):
-        if isinstance(tree.op, ast.Mult) and isinstance(tree.left, ast.Constant):
-            number *= tree.left.value
-            return (
-                tree.right
-                if number == 1
-                else ast.BinOp(ast.Constant(number), ast.Mult(), tree.right)
-            )
-        left = times(number, tree.left)
-        return left and ast.BinOp(left, tree.op, tree.right)
-    return None
-
-
-class Inline(ast.NodeTransformer):
-    """What is used once, where it is used; and what a person does without thinking."""
-
-    def __init__(self, sources):
-        self.sources = sources
-
-    def visit_Name(self, tree):  # noqa: N802
-        return self.sources.get(tree.id, tree)
-
-    def visit_UnaryOp(self, tree):  # noqa: N802
-        tree = self.generic_visit(tree)
-        return minus(tree.operand) if negative(tree) else tree
-
-    def visit_Attribute(self, tree):  # noqa: N802
-        tree = self.generic_visit(tree)
-        inner = tree.value
-        if tree.attr != "mT":
-            return tree
-        if isinstance(inner, ast.Attribute) and inner.attr == "mT":
-            return inner.value
-        if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.MatMult):
-            sides = (
-                ast.Attribute(s, "mT", ast.Load()) for s in (inner.right, inner.left)
-            )
-            left, right = map(self.visit_Attribute, sides)
-            return ast.BinOp(left, ast.MatMult(), right)
-        return tree
-
-    def visit_Call(self, tree):  # noqa: N802
-        tree = self.generic_visit(tree)
-        method = tree.func
-        if (
-            isinstance(method, ast.Attribute)
-            and method.attr in LINEAR
-            and negative(method.value)
-        ):
-            method.value = method.value.operand
-            return minus(tree)
-        return tree
-
-    def visit_BinOp(self, tree):  # noqa: N802
-        tree = self.generic_visit(tree)
-        left, right, op = tree.left, tree.right, tree.op
-        if isinstance(op, (ast.Mult, ast.Div, ast.MatMult)):
-            if negative(left):
-                return minus(ast.BinOp(left.operand, op, right))
-            if negative(right) and not isinstance(right.operand, ast.Constant):
-                return minus(self.visit_BinOp(ast.BinOp(left, op, right.operand)))
-        if isinstance(op, ast.Mult) and isinstance(left, ast.Constant):
-            return times(left.value, right) or tree
-        number = right.operand if negative(right) else right
-        if isinstance(op, ast.Mult) and isinstance(number, ast.Constant):
-            return ast.BinOp(right, op, left)
-        if isinstance(op, (ast.Add, ast.Sub)) and negative(right):
-            other = ast.Sub() if isinstance(op, ast.Add) else ast.Add()
-            return ast.BinOp(left, other, right.operand)
-        return tree
-
-
-class Signs(ast.NodeTransformer):
-    """-a * b for -(a * b)."""
-
-    def visit_UnaryOp(self, tree):  # noqa: N802
-        inner = tree.operand
-        if negative(tree) and isinstance(inner, ast.BinOp):
-            if isinstance(inner.op, (ast.Mult, ast.Div, ast.MatMult)):
-                left = self.visit(ast.UnaryOp(ast.USub(), inner.left))
-                return ast.BinOp(left, inner.op, self.visit(inner.right))
-        return self.generic_visit(tree)
-
-
-def expression(node):
-    """A step of the forward, as one would write it."""
-    args, op = [text(a) for a in node.args], node.op
-    if op in ("piece", "getitem"):
-        index = node.args[1]
-        inside = ", ".join(map(text, index)) if isinstance(index, tuple) else args[1]
-        return f"{args[0]}[{inside}]"
-    if op in SIGNS and len(args) == 2 and not node.kwargs:
-        if op == "mul" and not hasattr(node.args[1], "op"):
-            args.reverse()
-        return f"{args[0]} {SIGNS[op]} {args[1]}"
-    if op in ("neg", "invert"):
-        return ("-" if op == "neg" else "~") + args[0]
-    if op in ("T", "mT"):
-        return f"{args[0]}.{op}"
-    args += [f"{k}={text(v)}" for k, v in node.kwargs.items()]
-    name = node.call.__name__
-    for module, prefix in ((torch, "torch"), (torch.nn.functional, "F")):
-        if getattr(module, name, None) is node.call:
-            return f"{prefix}.{name}({', '.join(args)})"
-    return f"{args[0]}.{name}({', '.join(args[1:])})"

@@ -84,6 +84,7 @@ class Derivation:
         self.compose("")
         if not pattern.exact:
             self.small()
+            self.others()
         kept = [self.bytes(f) for f in (self.run, function)]
         line = (
             f"keeps {kept[0]:,} bytes of its example, where autograd keeps {kept[1]:,}."
@@ -199,6 +200,24 @@ class Derivation:
                     self.pattern.never.setdefault(size, []).append(small)
         for number in (2, 5):
             self.shapes.append(self.sized(dict.fromkeys(free, number)))
+
+    def others(self):
+        """Python numbers, of which the text may hold for all."""
+        for name, node in self.tape.numbers.items():
+            value = self.constants[name]
+            for other in (0.0, 3 * value + 1, -value):
+                self.pattern.free.add(name)
+                self.compose("")
+                self.constants[name] = other
+                alike = self.same(self.tensors)
+                if (
+                    node in self.tape.leaks
+                    or alike is False
+                    or self.wrong(self.tensors)
+                ):
+                    self.pattern.never[name] = True
+            self.constants[name] = value
+            self.pattern.free -= {*self.pattern.never}
 
     # Whether it is right
 

@@ -27,7 +27,7 @@ ELEMENTWISE = {
     "contiguous": ["g"],
     "cos": ["-g * torch.sin(a)"],
     "cosh": ["g * torch.sinh(a)"],
-    "div": ["g / b", "-g * (y / b)"],
+    "div": ["g / b", "-(g / b) * y"],
     "erf": ["2 / math.sqrt(math.pi) * g * torch.exp(-a * a)"],
     "exp": ["g * y"],
     "expm1": ["g * (y + 1)"],

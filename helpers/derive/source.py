@@ -6,6 +6,7 @@ import re
 import textwrap
 
 from .rules import Refused
+from .simple import broken
 
 
 def definition(function):
@@ -13,8 +14,10 @@ def definition(function):
     if not inspect.isfunction(function) or function.__closure__:
         raise Refused("a def without a closure is needed: pass what it closes over")
     try:
-        source = textwrap.dedent(inspect.getsource(function))
+        raw = inspect.getsource(function)
+        source = textwrap.dedent(raw)
         tree = ast.parse(source).body[0]
+        tree.indent = len(raw) - len(raw.lstrip())
     except (OSError, SyntaxError):
         tree = None
     if not isinstance(tree, ast.FunctionDef):
@@ -64,6 +67,7 @@ def write(function, backward, pattern, saved, kept):
     signature, indent = ast.unparse(tree.args), " " * 8
     text = " ".join(source for _, source, _, _ in lines)
     used = [n for n in inputs if re.search(rf"\b{n}\b", text)]
+    numbers = [n for n in names if re.search(rf"\bctx\.{n}\b", text)]
     keep = used + [n.name for n in saved if n.name not in used]
     save = f"ctx.save_for_backward({', '.join(keep)})"
     out = []
@@ -80,22 +84,21 @@ def write(function, backward, pattern, saved, kept):
             raise Refused(
                 "to save an intermediate, the last line must be the one return"
             )
-        body = "\n".join([*first, save, last])
+        body = "\n".join([*first, save, *(f"ctx.{n} = {n}" for n in numbers), last])
         signature = f"ctx, {signature}"
     out += ["    @staticmethod", f"    def forward({signature}):", f"        {head}"]
     out += textwrap.indent(body, indent).splitlines() + [""]
     if not saved:
         out += ["    @staticmethod", "    def setup_context(ctx, inputs, output):"]
         whole = used == names
-        out += (
-            []
-            if whole or not used
-            else [f"        {', '.join(names)}{',' * (len(names) == 1)} = inputs"]
+        if not whole and (used or numbers):
+            out.append(f"{indent}{', '.join(names)}{',' * (len(names) == 1)} = inputs")
+        keep_line = "ctx.save_for_backward(*inputs)" if whole else save
+        out += [indent + keep_line] * bool(used)
+        out += [f"{indent}ctx.{n} = {n}" for n in numbers] or [f"{indent}pass"] * (
+            not used
         )
-        out += [
-            f"        {'ctx.save_for_backward(*inputs)' if whole else save if used else 'pass'}",
-            "",
-        ]
+        out.append("")
     outputs = ", ".join(backward.names[g] for g in backward.grads)
     out += ["    @staticmethod", f"    def backward(ctx, {outputs}):"]
     if saved:
@@ -113,14 +116,23 @@ def write(function, backward, pattern, saved, kept):
         only = apart.get(next(iter(need))) if len(need) == 1 else None
         line = f"{indent}{'    ' * (only is not None)}{name} = {source}"
         comment = "" if "," in name else pattern.comment(step, backward)
-        line += comment if len(line + comment) <= 100 else ""
-        (out if only is None else only).append(line)
+        line += comment if len(line + comment) <= 88 else ""
+        (out if only is None else only).extend(broken(line))
     owner = {backward.results[n]: n.name for n in results}
+    if any(apart.values()):
+        out.append(f"{indent}need = ctx.needs_input_grad")
+    none, blocks = [], []
+    for step, only in apart.items():
+        test = f"if need[{names.index(owner[step])}]"
+        line = "".join(only).split("  #")[0].strip()
+        short = f"{indent}{line} {test} else None"
+        if len(only) == 1 and len(short) <= 88:
+            blocks.append(short)
+        elif only:
+            none.append(f"grad_{owner[step]}")
+            blocks += [f"{indent}{test}:", *only]
+    out += [f"{indent}{' = '.join(none)} = None"] * bool(none) + blocks
     apart = {owner[step]: only for step, only in apart.items() if only}
-    if apart:
-        out.append(f"{indent}{' = '.join(f'grad_{name}' for name in apart)} = None")
-    for name, only in apart.items():
-        out += [f"{indent}if ctx.needs_input_grad[{names.index(name)}]:", *only]
     for node, step in results.items():
         if node.name not in apart and backward.names[step] != f"grad_{node.name}":
             out.append(f"{indent}grad_{node.name} = {backward.names[step]}")
@@ -148,6 +160,7 @@ class Pattern:
     def __init__(self, tape, constants):
         self.tape, self.constants = tape, constants
         self.lead, self.exact, self.step, self.never = 0, False, {}, {}
+        self.free = set()
         self.others = []  # pairs of {size: another}, and the Backward there
         letters = iter("NDKMLHPQRSTUVWXYZ")
         self.letters = {}
@@ -172,7 +185,7 @@ class Pattern:
 
     def comment(self, step, backward):
         """The shape in letters, if it is that at the other sizes, too."""
-        shape = tuple(backward.values[step].shape)
+        shape = tuple(getattr(backward.values[step], "shape", ()))
         known = shape and not self.exact and {*shape} <= {1, *self.letters}
         for change, other in self.others:
             moved = tuple(change.get(s, s) for s in shape)
@@ -213,21 +226,21 @@ class Pattern:
             '            got = f"{tuple(tensor.shape)} of {tensor.dtype}"',
             '            raise ValueError(f"{name} must be {shape} of {dtype}, got {got}")',
         ]
-        bad = [f"{n} != {v!r}" for n, v in self.constants.items()]
+        bad = [f"{n} != {v!r}" for n, v in self.constants.items() if n not in self.free]
         for size, letter in self.letters.items():
             if (self.step.get(size) or 1) > 1:
                 bad.append(f"{letter} % {self.step[size]} != 0")
-            if size in self.never:
-                bad.append(f"{letter} in {tuple(self.never[size])}")
+            bad += [f"{letter} == {small}" for small in self.never.get(size, ())]
         for guard, held in self.tape.guards.items():
-            for node in self.tape.inputs:
-                guard = re.sub(rf"\b{node}\b", node.name, guard)
+            for node in reversed(self.tape.nodes):
+                known = f"({node.source})" if node.source else node.name
+                guard = re.sub(rf"\b{node}\b", known.removeprefix("ctx."), guard)
             bad.append(ast.unparse(ast.parse(f"not {guard}" if held else guard)))
         if self.lead > 1:
             bad.append(f"{first}.dim() < {self.lead}")
-        for test in [*bad, f"torch.is_autocast_enabled({first}.device.type)"]:
-            out += [
-                f"    if {test}:",
-                f'        raise ValueError("not derived for {test}")',
-            ]
+        tests = {" or ".join(bad): f"for {' or '.join(bad)}"} if bad else {}
+        tests[f"torch.is_autocast_enabled({first}.device.type)"] = "under autocast"
+        for test, words in tests.items():
+            out.append(f"    if {test}:")
+            out.append(f'        raise ValueError("not derived {words}")')
         return out

@@ -4,6 +4,8 @@ Sizes carry the text that made them, so that a constant of the shape is written 
 shape, and each comparison of them leaves a guard.
 """
 
+import ast
+import copy
 import math
 import operator
 import sys
@@ -13,15 +15,17 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from .rules import KNOWN, Refused
+from .source import definition
 
 SIGNS = dict(
     add="+", sub="-", mul="*", div="/", truediv="/", floordiv="//", mod="%", pow="**"
 )
-SIGNS |= dict(matmul="@", gt=">", lt="<", ge=">=", le="<=", eq="==", ne="!=")
+SIGNS |= dict(gt=">", lt="<", ge=">=", le="<=", eq="==", ne="!=")
 ATTRIBUTES = {"dim", "dtype", "device", "ndim", "numel", "shape", "size"}
-CREATE = {"arange", "eye", "full", "linspace", "ones", "zeros"}
 # What PyTorch's own wrappers add to a call.
 ADDED = dict(_stacklevel=3, dtype=None, out=None, inplace=False, p="fro", alpha=1.0)
+SCOPE = {"torch": torch, "F": torch.nn.functional, "math": math}
+PIECES = {"chunk", "split", "unbind"}
 _tapes = []
 
 
@@ -89,7 +93,7 @@ def _arithmetic(name, swap=False):
 
 def _leak(name):
     def method(self, *others):
-        _tapes[-1].exact = True
+        _tapes[-1].leaks.add(self.text)
         found = getattr(plain(self), name)
         return found(*others) if callable(found) else found
 
@@ -125,15 +129,44 @@ class Shape(tuple):
 class Node:
     """One step: `op` of `args`, of which nodes are steps, too."""
 
-    def __init__(self, tape, op, call, value, args=(), kwargs=None):
-        self.op, self.call, self.value, self.shape = op, call, value, tuple(value.shape)
-        self.args, self.kwargs, self.name = args, kwargs or {}, None
+    def __init__(self, tape, op, source, value, args=(), kwargs=None):
+        self.op, self.source, self.value, self.name = op, source, value, None
+        self.args, self.kwargs, self.shape = args, kwargs or {}, ()
+        if op != "number":
+            self.shape = tuple(value.shape)
         self.text = f"_{len(tape.nodes)}"
         tape.nodes.append(self)
-        tape.of[id(value)] = self
+        if op != "number":
+            tape.of[id(value)] = self
 
     def __str__(self):
         return self.text
+
+
+def place(tree):
+    return tree.lineno, tree.col_offset, tree.end_lineno, tree.end_col_offset
+
+
+class Spelled(ast.NodeTransformer):
+    """The user's own text, in which steps stand for what is known."""
+
+    def __init__(self, tape, names):
+        self.tape, self.names = tape, names
+
+    def visit(self, tree):
+        found = self.found(tree) if isinstance(tree, ast.expr) else ...
+        if found is ... or callable(found):
+            return self.generic_visit(tree)
+        return ast.parse(text(self.tape.node(found)), mode="eval").body
+
+    def found(self, tree):
+        if isinstance(tree, ast.Name):
+            return self.names.get(tree.id, ...)
+        if isinstance(tree, ast.Subscript):
+            whole = self.found(tree.value)
+            if isinstance(whole, tuple):
+                return whole[eval(ast.unparse(tree.slice), {}, self.names)]
+        return self.tape.spot.get(place(tree), ...)
 
 
 class Tape(TorchFunctionMode):
@@ -141,7 +174,10 @@ class Tape(TorchFunctionMode):
 
     def __init__(self, function, arguments):
         super().__init__()
-        self.nodes, self.of, self.guards, self.exact = [], {}, {}, False
+        self.nodes, self.of, self.guards, self.leaks = [], {}, {}, set()
+        tree, self.spot = definition(function)[0], {}
+        self.trees = {place(t): t for t in ast.walk(tree) if isinstance(t, ast.expr)}
+        self.indent = tree.indent
         # float * Size would be a plain float: constants carry their text, too.
         consts = (
             number(c, repr(c)) if type(c) is float else c
@@ -157,6 +193,11 @@ class Tape(TorchFunctionMode):
                 Node(self, "input", None, value).name = name
                 arguments[name] = value
         self.inputs = list(self.nodes)
+        self.numbers = {n: v for n, v in arguments.items() if type(v) is float}
+        for name, value in self.numbers.items():
+            node = Node(self, "number", None, value)
+            self.numbers[name], node.name = str(node), f"ctx.{name}"
+            arguments[name] = number(value, str(node))
         found = function.__globals__.items()
         shims = {n: number(v, n) for n, v in found if type(v) in (int, float)}
         shims |= {n: Math() for n, v in found if v is math}
@@ -179,6 +220,7 @@ class Tape(TorchFunctionMode):
             _tapes.pop()
         if self.refusal:
             raise Refused(self.refusal)
+        self.exact = bool(self.leaks.difference(self.numbers.values()))
         self.single = isinstance(result, torch.Tensor)
         results = (result,) if self.single else result
         if not isinstance(results, tuple):
@@ -195,7 +237,7 @@ class Tape(TorchFunctionMode):
             storages.add(node.value.untyped_storage().data_ptr())
 
     def range(self, *bounds):
-        self.exact |= any(isinstance(b, Size) for b in bounds)
+        self.leaks.update(text(b) for b in bounds if isinstance(b, Size))
         if len(range(*plain(bounds))) > 8:
             self.refuse("a loop of more than 8 rounds")
         return range(*plain(bounds))
@@ -209,6 +251,10 @@ class Tape(TorchFunctionMode):
         for name, node in self.locals.items():
             if node and not node.name:
                 node.name = name
+        for name, value in frame.f_locals.items():
+            if isinstance(value, (Size, Number)) and "(" in value.text:
+                node = Node(self, "number", value.text, plain(value))
+                node.name, value.text = name, str(node)
         return self.trace
 
     def refuse(self, why):
@@ -243,22 +289,62 @@ class Tape(TorchFunctionMode):
         if op not in KNOWN | ATTRIBUTES:
             self.refuse(f"`{op}`: not in the table")
         given, named = self.node(args), {k: self.node(v) for k, v in kwargs.items()}
+        place, names = self.here()
+        self.spot.pop(place, None)
         if op in ATTRIBUTES:
-            return self.attribute(op, *given)
+            self.spot[place] = self.attribute(op, *given)
+            return self.spot[place]
+        texts = []
+        if place:
+            tree = Spelled(self, names).visit(copy.deepcopy(self.trees[place]))
+            texts = [ast.unparse(tree)]
         value = func(*plain(args), **{k: plain(v) for k, v in kwargs.items()})
-        if op not in CREATE:
-            named = {
-                k: v for k, v in named.items() if k not in ADDED or plain(v) != ADDED[k]
-            }
+        named = {
+            k: v for k, v in named.items() if k not in ADDED or plain(v) != ADDED[k]
+        }
         given = given[::-1] if swap else given
-        if isinstance(value, torch.Tensor):
-            Node(self, op, func, value, given, named)
-        else:
-            node = Node(self, op, func, value[0], given, named)
+        first = value if isinstance(value, torch.Tensor) else value[0]
+        node = Node(
+            self, op, self.spelled(texts, op, first, given, named), first, given, named
+        )
+        if first is not value:
             node.pieces = [
-                Node(self, "piece", None, v, (node, i)) for i, v in enumerate(value)
+                Node(self, "piece", f"{node}[{i}]", v, (node, i))
+                for i, v in enumerate(value)
             ]
+        self.spot[place] = value
         return value
+
+    def spelled(self, texts, op, value, given, named):
+        """The text of a step: the user's own, or a plain one where that does more."""
+        args = [*map(text, given), *(f"{k}={text(v)}" for k, v in named.items())]
+        plainly = f"{'torch' if hasattr(torch, op) else 'F'}.{op}({', '.join(args)})"
+        if op in SIGNS:
+            plainly = f"{args[0]} {SIGNS[op]} {args[1]}"
+        values = {str(n): n.value for n in self.nodes}
+        for found in (*texts, plainly):
+            try:
+                again = eval(found, self.globals | SCOPE, values)
+                again = again[0] if op in PIECES else again
+                if ((again == value) | (value != value)).all():
+                    return found
+            except Exception:  # of a text that is not this step's
+                continue
+        self.refuse(f"`{op}`: write it as a call of its own")
+
+    def here(self):
+        """The expression that runs, and the variables."""
+        frame = sys._getframe(2)
+        while frame.f_code.co_filename != self.code.co_filename:
+            frame = frame.f_back
+        line, end, left, right = [*frame.f_code.co_positions()][frame.f_lasti // 2]
+        line, end = (n - self.code.co_firstlineno + 1 for n in (line, end))
+        left, right = left - self.indent, right - self.indent
+        # A chain of calls on several lines says only where its last name begins.
+        fits = [
+            p for p in self.trees if p[2:] == (end, right) and p[:2] <= (line, left)
+        ]
+        return max(fits, default=None), frame.f_locals
 
     def attribute(self, name, node, *rest):
         if name in ("dtype", "device"):
@@ -318,7 +404,7 @@ class Math:
         def call(*numbers):
             made = found(*plain(numbers))
             if isinstance(made, bool):
-                _tapes[-1].exact = True
+                _tapes[-1].leaks.update(map(text, numbers))
                 return made
             return number(made, f"math.{name}({', '.join(map(text, numbers))})")
 

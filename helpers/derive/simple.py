@@ -1,0 +1,177 @@
+"""What a person does without thinking: numbers that cancel, a factor that is common.
+
+Only lines of the backward come here. No rule divides by a tensor, or cancels one: where it
+is zero, infinite or broadcast, the text says what it said.
+"""
+
+import ast
+import re
+
+# c * f(x) is f(c * x).
+LINEAR = set("sum sum_to_size expand reshape squeeze unsqueeze transpose".split())
+
+
+def binary(left, op, right):
+    return right if left is None else ast.BinOp(left, op(), right)
+
+
+def number(value):
+    return ast.Constant(float(f"{value:.15g}") if value % 1 else int(value))
+
+
+def over(term):
+    return [ast.unparse(factor) for factor, under in term[2] if not under]
+
+
+def transposed(tree):
+    if getattr(tree, "attr", "") == "mT":
+        return tree.value
+    if isinstance(getattr(tree, "op", None), ast.MatMult):
+        return binary(transposed(tree.right), ast.MatMult, transposed(tree.left))
+    return ast.Attribute(tree, "mT", ast.Load())
+
+
+class Simple(ast.NodeTransformer):
+    """`value` gives what a tree is in the example."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def visit(self, tree):
+        tree = self.generic_visit(tree)
+        if getattr(tree, "attr", "") == "mT":
+            tree = transposed(tree.value)
+        elif not isinstance(tree, (ast.BinOp, ast.UnaryOp, ast.Call)):
+            return tree
+        return self.total(self.terms(tree))
+
+    def terms(self, tree, sign=1):
+        """Of a sum: what multiplies, what divides, and pairs (factor, whether it divides)."""
+        if isinstance(getattr(tree, "op", None), (ast.Add, ast.Sub)):
+            other = -sign if isinstance(tree.op, ast.Sub) else sign
+            return self.terms(tree.left, sign) + self.terms(tree.right, other)
+        above, below, factors = self.parts(tree)
+        return [(sign * above, below, factors)]
+
+    def parts(self, tree):
+        op, method = getattr(tree, "op", None), getattr(tree, "func", tree)
+        if isinstance(tree, ast.Constant) and type(tree.value) in (int, float):
+            return tree.value, 1, []
+        if isinstance(op, ast.USub):
+            above, below, factors = self.parts(tree.operand)
+            return -above, below, factors
+        if isinstance(op, (ast.Mult, ast.Div, ast.MatMult)):
+            above, below, factors = self.parts(tree.left)
+            top, bottom, more = self.parts(tree.right)
+            if isinstance(op, ast.MatMult):
+                left, right = self.product(1, 1, factors), self.product(1, 1, more)
+                factors, more = [(binary(left, ast.MatMult, right), False)], []
+            elif isinstance(op, ast.Div):
+                top, bottom = bottom, top
+                more = [(factor, not under) for factor, under in more]
+            factors += more
+            # Numbers of a smaller dtype are rounded where they stand.
+            values = [self.value(factor) for factor, under in factors]
+            if len({v.dtype for v in values if hasattr(v, "dtype")}) < 2:
+                return above * top, below * bottom, factors
+            return 1, 1, [(tree, False)]
+        if getattr(method, "attr", "") in (LINEAR if method is not tree else {"mT"}):
+            above, below, factors = self.parts(method.value)
+            method.value = self.product(1, 1, factors)
+            return above, below, [(tree, False)]
+        return 1, 1, [(tree, False)]
+
+    def product(self, above, below, factors):
+        if below and 1 not in (abs(above), abs(below)):
+            ratio = above / below
+            whole = ratio and 1 / ratio % 1 == 0
+            above, below = (1, 1 / ratio) if whole else (ratio, 1)
+        if above * below < 0:
+            above, below = -abs(above), abs(below)
+        self.cancel(factors)
+        tree = None
+        if abs(above) != 1 or not factors or factors[0][1]:
+            tree = number(above)
+        for factor, under in factors:
+            if under and below != 1:
+                factor, below = binary(number(below), ast.Mult, factor), 1
+            if tree is None and above == -1:
+                factor = ast.UnaryOp(ast.USub(), factor)
+            tree = binary(tree, ast.Div if under else ast.Mult, factor)
+        return tree if below == 1 else binary(tree, ast.Div, number(below))
+
+    def cancel(self, factors):
+        """A Python number above and below; the sum of all, divided by how many there are."""
+        for under in [tree for tree, below in factors if below]:
+            count = self.value(under)
+            for tree in [tree for tree, below in factors if not below]:
+                if not isinstance(count, (int, float)):
+                    break
+                summed = getattr(tree, "func", tree)
+                if ast.unparse(tree) == ast.unparse(under):
+                    factors.remove((tree, False))
+                elif getattr(summed, "attr", "") == "sum":
+                    all_, few = self.value(summed.value), self.value(tree)
+                    if all_.dtype != few.dtype or all_.numel() != count * few.numel():
+                        continue
+                    summed.attr = "mean"
+                else:
+                    continue
+                factors.remove((under, True))
+                break
+
+    def total(self, terms):
+        """a * b + a * c is a * (b + c)."""
+        texts = [text for term in terms for text in dict.fromkeys(over(term))]
+        most = max(texts, key=texts.count, default="")
+        if texts.count(most) > 1:
+            group = [term for term in terms if most in over(term)]
+            place, common = terms.index(group[0]), []
+            for text in over(group[0]):
+                if all(text in over(term) for term in group):
+                    for _, _, factors in group:
+                        pair = next(
+                            p for p in factors if not p[1] and ast.unparse(p[0]) == text
+                        )
+                        factors.remove(pair)
+                    common.append(pair)
+            rest = [term for term in terms if term not in group]
+            rest.insert(place, (1, 1, [*common, (self.total(group), False)]))
+            return self.total(rest)
+        plain = [above / below for above, below, factors in terms if not factors]
+        if len(plain) < len(terms) and (len(plain) > 1 or plain == [0]):
+            rest = [(sum(plain), 1, [])] if sum(plain) else []
+            terms = [term for term in terms if term[2]] + rest
+        terms.sort(key=lambda term: term[0] * term[1] < 0)
+        tree = None
+        for above, below, factors in terms:
+            less = above * below < 0 and tree is not None
+            op = ast.Sub if less else ast.Add
+            tree = binary(
+                tree, op, self.product(-above if less else above, below, factors)
+            )
+        return tree
+
+
+def broken(line, width=88):
+    """As a formatter breaks what is too long: a term a line."""
+    name, _, source = line.partition(" = ")
+    terms = [""]
+    for term in re.split(r" (?=[-+] )", source):
+        if sum(map(terms[-1].count, "([")) == sum(map(terms[-1].count, ")]")):
+            terms.append(term)
+        else:
+            terms[-1] += f" {term}"
+    indent = re.match(" *", line)[0]
+    if len(indent) + 4 + len(source) <= width:
+        terms[1:] = [source]
+    inner = [f"{indent}    {term}" for term in terms[1:]]
+    return [line] if len(line) <= width else [f"{name} = (", *inner, f"{indent})"]
+
+
+def pretty(source):
+    """As a formatter would have it: x**2, and 1e-5."""
+    source = re.sub(r"\*\* \((-[\d.]+)\)", r"** \1", source)
+    simple = r"(?<![\w.)\]])([\w.]+) \*\* (-?[\w.]+)(?![\w.(\[])"
+    source = re.sub(simple, r"\1**\2", source)
+    return re.sub(r"(\de-)0", r"\1", source)
