@@ -16,64 +16,79 @@ class Refused(ValueError):  # noqa: N818 - not an error: an answer
     """Why no backward is written, in one sentence."""
 
 
-# A formula for each argument; None where there is none.
-ELEMENTWISE = {
-    "abs": ["g * a.sign()"],
-    "acos": ["-g * torch.rsqrt(1 - a * a)"],
-    "add": ["g", "g"],
-    "asin": ["g * torch.rsqrt(1 - a * a)"],
-    "atan": ["g / (1 + a * a)"],
-    "clone": ["g"],
-    "contiguous": ["g"],
-    "cos": ["-g * torch.sin(a)"],
-    "cosh": ["g * torch.sinh(a)"],
-    "div": ["g / b", "-(g / b) * y"],
-    "erf": ["2 / math.sqrt(math.pi) * g * torch.exp(-a * a)"],
-    "exp": ["g * y"],
-    "expm1": ["g * (y + 1)"],
-    "log": ["g / a"],
-    "log1p": ["g / (1 + a)"],
-    "logsigmoid": ["g * torch.sigmoid(-a)"],
-    "masked_fill": ["g.masked_fill(b, 0)", None, None],
-    "maximum": [
-        "torch.where(a == b, g / 2, g).masked_fill(a < b, 0)",
-        "torch.where(a == b, g / 2, g).masked_fill(b < a, 0)",
-    ],
-    "minimum": [
-        "torch.where(a == b, g / 2, g).masked_fill(a > b, 0)",
-        "torch.where(a == b, g / 2, g).masked_fill(b > a, 0)",
-    ],
-    "mul": ["g * b", "g * a"],
-    "neg": ["-g"],
-    "reciprocal": ["-g * y * y"],
-    "relu": ["g.masked_fill(a <= 0, 0)"],
-    "rsqrt": ["-0.5 * g * y ** 3"],
-    "sigmoid": ["g * y * (1 - y)"],
-    "silu": ["g * torch.sigmoid(a) * (1 + a * (1 - torch.sigmoid(a)))"],
-    "sin": ["g * torch.cos(a)"],
-    "sinh": ["g * torch.cosh(a)"],
-    # torch.nn.functional.softplus is its argument above 20
-    "softplus": ["torch.where(a > 20, g, g * torch.sigmoid(a))"],
-    "sqrt": ["g / (2 * y)"],
-    "square": ["2 * g * a"],
-    "sub": ["g", "-g"],
-    "tanh": ["g * (1 - y * y)"],
-    "where": [None, "g.masked_fill(~a, 0)", "g.masked_fill(a, 0)"],
-}
+def table(text):
+    """{name: a formula for each argument, None where there is none}."""
+    rows = re.sub(r"\|\s+", "| ", text).strip().splitlines()
+    return {
+        name.strip(): [None if f == "-" else f for f in formulas.split(" | ")]
+        for name, formulas in (row.split(": ") for row in rows)
+    }
 
-REDUCTIONS = {
-    "amax": "G * (a == Y) / (a == Y).sum(DIM, keepdim=True)",
-    "amin": "G * (a == Y) / (a == Y).sum(DIM, keepdim=True)",
-    "cumsum": "g.flip(DIM).cumsum(DIM).flip(DIM)",
-    "log_softmax": "g - y.exp() * g.sum(DIM, keepdim=True)",
-    "logsumexp": "G * a.softmax(DIM)",
-    "mean": "G / (N)",
-    "norm": "a * (G / Y.masked_fill(Y == 0, math.inf))",
-    "softmax": "y * (g - (g * y).sum(DIM, keepdim=True))",
-    "std": "G / Y.masked_fill(Y == 0, math.inf) * (a - a.mean(DIM, keepdim=True)) / (N)",
-    "sum": "G",
-    "var": "2 * G * (a - a.mean(DIM, keepdim=True)) / (N)",
-}
+
+# softplus of torch.nn.functional is its argument above 20.
+ELEMENTWISE = table("""
+    abs: g * a.sign()
+    acos: -g * torch.rsqrt(1 - a * a)
+    add: g | g
+    asin: g * torch.rsqrt(1 - a * a)
+    atan: g / (1 + a * a)
+    clone: g
+    contiguous: g
+    cos: -g * torch.sin(a)
+    cosh: g * torch.sinh(a)
+    div: g / b | -(g / b) * y
+    erf: 2 / math.sqrt(math.pi) * g * torch.exp(-a * a)
+    exp: g * y
+    expm1: g * (y + 1)
+    log: g / a
+    log1p: g / (1 + a)
+    logsigmoid: g * torch.sigmoid(-a)
+    masked_fill: g.masked_fill(b, 0) | - | -
+    maximum: torch.where(a == b, g / 2, g).masked_fill(a < b, 0) |
+        torch.where(a == b, g / 2, g).masked_fill(b < a, 0)
+    minimum: torch.where(a == b, g / 2, g).masked_fill(a > b, 0) |
+        torch.where(a == b, g / 2, g).masked_fill(b > a, 0)
+    mul: g * b | g * a
+    neg: -g
+    reciprocal: -g * y * y
+    relu: g.masked_fill(a <= 0, 0)
+    rsqrt: -0.5 * g * y ** 3
+    sigmoid: g * y * (1 - y)
+    silu: g * torch.sigmoid(a) * (1 + a * (1 - torch.sigmoid(a)))
+    sin: g * torch.cos(a)
+    sinh: g * torch.cosh(a)
+    softplus: torch.where(a > 20, g, g * torch.sigmoid(a))
+    sqrt: g / (2 * y)
+    square: 2 * g * a
+    sub: g | -g
+    tanh: g * (1 - y * y)
+    where: - | g.masked_fill(~a, 0) | g.masked_fill(a, 0)
+""")
+
+REDUCTIONS = table("""
+    amax: G * (a == Y) / (a == Y).sum(DIM, keepdim=True)
+    amin: G * (a == Y) / (a == Y).sum(DIM, keepdim=True)
+    cumsum: g.flip(DIM).cumsum(DIM).flip(DIM)
+    log_softmax: g - y.exp() * g.sum(DIM, keepdim=True)
+    logsumexp: G * a.softmax(DIM)
+    mean: G / (N)
+    norm: a * (G / Y.masked_fill(Y == 0, math.inf))
+    softmax: y * (g - (g * y).sum(DIM, keepdim=True))
+    std: G / Y.masked_fill(Y == 0, math.inf) * (a - a.mean(DIM, keepdim=True)) / (N)
+    sum: G
+    var: 2 * G * (a - a.mean(DIM, keepdim=True)) / (N)
+""")
+
+# Whose g has to have all of its size.
+WHOLE = table("""
+    T: g.mT
+    flip: g.flip(REST)
+    gather: torch.zeros_like(a).scatter_add(REST, g) | - | -
+    mT: g.mT
+    t: g.mT
+    tril: g.tril(REST)
+    triu: g.triu(REST)
+""")
 
 # Without a gradient. What draws random numbers, or reads a tensor's numbers, is nowhere.
 CONSTANT = set(
@@ -101,22 +116,26 @@ def options(node, **defaults):
 
 
 def fill(formula, **words):
-    return re.sub(r"\b[gyabcGYN]\b|DIM", lambda match: str(words[match[0]]), formula)
+    words = {**words, "REST": ", ".join(words.get("rest", ()))}
+    return re.sub(
+        r"\b[gyabcGYN]\b|DIM|REST", lambda match: str(words[match[0]]), formula
+    )
 
 
 def gradients(node, g, tape):
     """Pairs of an argument and the text of its gradient; `tape` writes sizes as text."""
     if node.op in REDUCTIONS:
         return reduction(node, g, tape)
-    if node.op not in ELEMENTWISE:
+    if node.op in OTHERS:
         return OTHERS[node.op](node, g, tape)
-    formulas = ELEMENTWISE[node.op]
-    if len(node.args) != len(formulas) or node.kwargs:
+    formulas = WHOLE.get(node.op) or ELEMENTWISE[node.op]
+    if node.kwargs or node.op in ELEMENTWISE and len(node.args) != len(formulas):
         raise Refused(
             f"`{node.op}` with other arguments than its {len(formulas)} operands"
         )
-    words = dict(zip("abc", map(tape.text, node.args), strict=False), g=g, y=node)
-    pairs = zip(node.args, formulas, strict=True)
+    args = [*map(tape.text, node.args)]
+    words = dict(zip("abc", args, strict=False), g=g, y=node, rest=args[1:])
+    pairs = zip(node.args, formulas, strict=False)
     return [
         (argument, fill(formula, **words)) for argument, formula in pairs if formula
     ]
@@ -150,7 +169,7 @@ def reduction(node, g, tape):
     words = dict(
         a=a, g=g, y=node, G=g + back, Y=f"{node}{back}", N=count, DIM=tape.text(dim)
     )
-    return [(a, fill(REDUCTIONS[node.op], **words))]
+    return [(a, fill(*REDUCTIONS[node.op], **words))]
 
 
 @rule("pow")
@@ -262,7 +281,7 @@ def einsum(node, g, tape):
     return found
 
 
-@rule("T", "mT", "t", "transpose", "permute")
+@rule("transpose", "permute")
 def transpose(node, g, tape):
     a, dims = node.args[0], node.args[1:]
     if node.op == "permute":
@@ -316,19 +335,6 @@ def roll(node, g, tape):
     return [(node.args[0], f"{g}.roll({tape.text(back)}, {tape.text(dims)})")]
 
 
-@rule("flip", "tril", "triu")
-def again(node, g, tape):
-    return [
-        (node.args[0], f"{g}.{node.op}({', '.join(map(tape.text, node.args[1:]))})")
-    ]
-
-
-@rule("gather")
-def gather(node, g, tape):
-    a, dim, index = node.args
-    return [(a, f"torch.zeros_like({a}).scatter_add({dim}, {index}, {g})")]
-
-
 @rule("getitem")
 def getitem(node, g, tape):
     a, index = node.args
@@ -378,6 +384,6 @@ def convolution(node, g, tape):
     ]
 
 
-KNOWN = CONSTANT.union(ELEMENTWISE, REDUCTIONS, OTHERS)
+KNOWN = CONSTANT.union(ELEMENTWISE, REDUCTIONS, WHOLE, OTHERS)
 # Whose formula is right where g is smaller than the result, and broadcasts.
 BROADCASTS = {"pow", "gelu", "elu", "leaky_relu", "clamp", "expand", *ELEMENTWISE}

@@ -153,20 +153,18 @@ class Simple(ast.NodeTransformer):
         return tree
 
 
-def broken(line, width=88):
+def broken(line, width):
     """As a formatter breaks what is too long: a term a line."""
     name, _, source = line.partition(" = ")
     terms = [""]
     for term in re.split(r" (?=[-+] )", source):
         if sum(map(terms[-1].count, "([")) == sum(map(terms[-1].count, ")]")):
-            terms.append(term)
+            terms.append(f"    {term}")
         else:
             terms[-1] += f" {term}"
-    indent = re.match(" *", line)[0]
-    if len(indent) + 4 + len(source) <= width:
-        terms[1:] = [source]
-    inner = [f"{indent}    {term}" for term in terms[1:]]
-    return [line] if len(line) <= width else [f"{name} = (", *inner, f"{indent})"]
+    if len(source) <= width - 4:
+        terms[1:] = [f"    {source}"]
+    return [line] if len(line) <= width else [f"{name} = (", *terms[1:], ")"]
 
 
 def pretty(source):

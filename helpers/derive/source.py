@@ -55,6 +55,56 @@ def title_of(function):
     return title if len(title) > 1 else f"{title}Function"  # F is torch.nn.functional
 
 
+TEMPLATE = '''\
+{above}
+
+
+class {title}(torch.autograd.Function):
+    """`{name}`: {kept}"""
+
+    @staticmethod
+    def forward({signature}):
+        {head}
+{body}
+
+{setup}    @staticmethod
+    def backward(ctx, {outputs}):
+{lines}
+        return {returned}
+
+
+def {head}:
+    """What the backward rests on."""
+{check}
+'''
+SETUP = """\
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+{store}
+
+"""
+ONCE = """\
+if torch.is_grad_enabled():
+    raise RuntimeError("no second derivative: the saved has no history")
+"""
+CHECK = """\
+for name, tensor, shape, dtype in [
+{rows}
+]:
+    if tensor.shape != shape or tensor.dtype != dtype:
+        got = f"{{tuple(tensor.shape)}} of {{tensor.dtype}}"
+        raise ValueError(f"{{name}} must be {{shape}} of {{dtype}}, got {{got}}")
+"""
+
+
+def indented(lines, by=8):
+    return textwrap.indent("\n".join(lines), " " * by)
+
+
+def listed(names):
+    return ", ".join(names) if len(names) > 1 else f"({names[0]},)"
+
+
 def write(function, backward, pattern, saved, kept):
     tape, lines = backward.tape, backward.lines()
     tree, body, above = definition(function)
@@ -62,96 +112,69 @@ def write(function, backward, pattern, saved, kept):
         raise Refused("a Function takes neither *arguments nor arguments by name")
     for argument in tree.args.args:
         argument.annotation = None
-    inputs = [n.name for n in tape.inputs]
-    names = list(inspect.signature(function).parameters)
-    signature, indent = ast.unparse(tree.args), " " * 8
-    text = " ".join(source for _, source, _, _ in lines)
-    used = [n for n in inputs if re.search(rf"\b{n}\b", text)]
-    numbers = [n for n in names if re.search(rf"\bctx\.{n}\b", text)]
-    keep = used + [n.name for n in saved if n.name not in used]
-    save = f"ctx.save_for_backward({', '.join(keep)})"
-    out = []
-    title = title_of(function)
-    out += [
-        f"class {title}(torch.autograd.Function):",
-        f'    """`{function.__name__}`: {kept}"""',
-        "",
-    ]
-    head = f"check_{function.__name__}({', '.join(names)})"
+    names, signature = [*inspect.signature(function).parameters], ast.unparse(tree.args)
+    text, body = " ".join(source for _, source, _, _ in lines), body.splitlines()
+    keep = [n.name for n in tape.inputs if re.search(rf"\b{n.name}\b", text)]
+    keep += [n.name for n in saved if n.name not in keep]
+    store = [f"ctx.save_for_backward({', '.join(keep)})"] * bool(keep)
+    store += [f"ctx.{n} = {n}" for n in names if re.search(rf"\bctx\.{n}\b", text)]
     if saved:
-        *first, last = body.splitlines()
-        if not last.startswith("return") or "return" in " ".join(first):
+        if not body[-1].startswith("return") or "return" in " ".join(body[:-1]):
             raise Refused(
                 "to save an intermediate, the last line must be the one return"
             )
-        body = "\n".join([*first, save, *(f"ctx.{n} = {n}" for n in numbers), last])
+        body[-1:] = [*store, body[-1]]
         signature = f"ctx, {signature}"
-    out += ["    @staticmethod", f"    def forward({signature}):", f"        {head}"]
-    out += textwrap.indent(body, indent).splitlines() + [""]
-    if not saved:
-        out += ["    @staticmethod", "    def setup_context(ctx, inputs, output):"]
-        whole = used == names
-        if not whole and (used or numbers):
-            out.append(f"{indent}{', '.join(names)}{',' * (len(names) == 1)} = inputs")
-        keep_line = "ctx.save_for_backward(*inputs)" if whole else save
-        out += [indent + keep_line] * bool(used)
-        out += [f"{indent}ctx.{n} = {n}" for n in numbers] or [f"{indent}pass"] * (
-            not used
-        )
-        out.append("")
-    outputs = ", ".join(backward.names[g] for g in backward.grads)
-    out += ["    @staticmethod", f"    def backward(ctx, {outputs}):"]
-    if saved:
-        out += [
-            f"{indent}if torch.is_grad_enabled():",
-            f'{indent}    raise RuntimeError("no second derivative: the saved has no history")',
-        ]
+    elif keep == names:
+        store = ["ctx.save_for_backward(*inputs)"]
+    elif store:
+        store.insert(0, f"{listed(names)} = inputs")
+    out = ONCE.splitlines() * bool(saved)
     if keep:
-        left = f"({keep[0]},)" if len(keep) == 1 else ", ".join(keep)
-        out.append(f"{indent}{left} = ctx.saved_tensors")
-    results = {n: backward.results[n] for n in tape.inputs if n in backward.results}
-    steps = list(results.values())
-    apart = {step: [] for step in steps if steps.count(step) == 1 and len(steps) > 1}
+        out.append(f"{listed(keep)} = ctx.saved_tensors")
+    results = {
+        n.name: backward.results[n] for n in tape.inputs if n in backward.results
+    }
+    steps = [*results.values()]
+    apart = {step: [] for step in steps if steps.count(step) == 1 < len(steps)}
     for name, source, need, step in lines:
-        only = apart.get(next(iter(need))) if len(need) == 1 else None
-        line = f"{indent}{'    ' * (only is not None)}{name} = {source}"
+        home = apart.get(min(need), out) if len(need) == 1 else out
+        width, line = 80 if home is out else 76, f"{name} = {source}"
         comment = "" if "," in name else pattern.comment(step, backward)
-        line += comment if len(line + comment) <= 88 else ""
-        (out if only is None else only).extend(broken(line))
-    owner = {backward.results[n]: n.name for n in results}
-    if any(apart.values()):
-        out.append(f"{indent}need = ctx.needs_input_grad")
+        home += broken(line + comment * (len(line + comment) <= width), width)
     none, blocks = [], []
-    for step, only in apart.items():
-        test = f"if need[{names.index(owner[step])}]"
-        line = "".join(only).split("  #")[0].strip()
-        short = f"{indent}{line} {test} else None"
-        if len(only) == 1 and len(short) <= 88:
-            blocks.append(short)
-        elif only:
-            none.append(f"grad_{owner[step]}")
-            blocks += [f"{indent}{test}:", *only]
-    out += [f"{indent}{' = '.join(none)} = None"] * bool(none) + blocks
-    apart = {owner[step]: only for step, only in apart.items() if only}
-    for node, step in results.items():
-        if node.name not in apart and backward.names[step] != f"grad_{node.name}":
-            out.append(f"{indent}grad_{node.name} = {backward.names[step]}")
-    by_name = {n.name: f"grad_{n.name}" for n in results}
-    out += [
-        f"{indent}return {', '.join(by_name.get(n, 'None') for n in names)}",
-        "",
-        "",
-    ]
-    out += pattern.check(f"def {head}:", names)
-    text = "\n".join(out) + "\n"
-    for wanted, line in (
-        ("F.", "import torch.nn.functional as F"),
-        ("math.", "import math"),
-    ):
-        if wanted in text:
-            above.add(line)
+    for name, step in results.items():
+        only, test = apart.get(step), f"if need[{names.index(name)}]"
+        if not only:
+            continue
+        short = f"{only[0].split('  #')[0]} {test} else None"
+        if len(only) > 1 or len(short) > 80:
+            none.append(f"grad_{name}")
+            short = f"{test}:\n{indented(only, 4)}"
+        blocks.append(short)
+    out += ["need = ctx.needs_input_grad"] * bool(blocks)
+    out += [f"{' = '.join(none)} = None"] * bool(none) + blocks
+    returned = (backward.names[results[n]] if n in results else "None" for n in names)
+    source = TEMPLATE.format(
+        above="{above}",
+        title=title_of(function),
+        name=function.__name__,
+        kept=kept,
+        signature=signature,
+        head=f"check_{function.__name__}({', '.join(names)})",
+        body=indented(body),
+        setup="" if saved else SETUP.format(store=indented(store or ["pass"])),
+        outputs=", ".join(backward.names[g] for g in backward.grads),
+        lines=indented(out),
+        returned=", ".join(returned),
+        check=indented(pattern.check(), 4),
+    )
+    if "F." in source:
+        above.add("import torch.nn.functional as F")
+    if "math." in source:
+        above.add("import math")
     head = sorted(above, key=lambda line: not line.startswith("import"))
-    return "\n".join([*head, "", "", text])
+    return source.replace("{above}", "\n".join(head), 1)
 
 
 class Pattern:
@@ -192,40 +215,22 @@ class Pattern:
             known = known and moved == tuple(other.values[step].shape)
         return f"  # {self.shape(shape)}" if known else ""
 
-    def check(self, head, names):
-        """A function that refuses what the derivation does not hold for."""
-        out, first = (
-            [head, '    """What the backward rests on."""'],
-            self.tape.inputs[0].name,
-        )
-        seen = {}
+    def check(self):
+        """The lines of a function that refuses what the derivation does not hold for."""
+        first, seen, rows = self.tape.inputs[0], {}, []
         for node in self.tape.inputs:
             for k, size in enumerate(node.shape):
-                if self.size(size) == self.letters.get(size) and size not in seen:
-                    lead = self.lead and not k and size == self.tape.inputs[0].shape[0]
-                    index = (
-                        f":{1 - len(node.shape) or None}"
-                        if lead
-                        else k - len(node.shape)
-                    )
-                    seen[size] = f"{node.name}.shape[{index}]"
-        if seen:
-            left = ", ".join(self.letters[s] for s in seen)
-            out.append(f"    {left} = {', '.join(seen.values())}")
-        out.append("    for name, tensor, shape, dtype in [")
-        for node in self.tape.inputs:
-            dtype = (
-                f"{first}.dtype" if node.value.requires_grad else str(node.value.dtype)
-            )
-            out.append(
-                f'        ("{node.name}", {node.name}, {self.shape(node.shape)}, {dtype}),'
-            )
-        out += [
-            "    ]:",
-            "        if tensor.shape != shape or tensor.dtype != dtype:",
-            '            got = f"{tuple(tensor.shape)} of {tensor.dtype}"',
-            '            raise ValueError(f"{name} must be {shape} of {dtype}, got {got}")',
-        ]
+                index = k - len(node.shape)
+                if self.lead and not k and size == first.shape[0]:
+                    index = f":{index + 1 or None}"
+                if self.size(size) == self.letters.get(size):
+                    seen.setdefault(self.letters[size], f"{node.name}.shape[{index}]")
+            dtype = node.value.dtype
+            dtype = f"{first.name}.dtype" if dtype.is_floating_point else dtype
+            row = f'"{node.name}", {node.name}, {self.shape(node.shape)}, {dtype}'
+            rows.append(f"({row}),")
+        out = [f"{', '.join(seen)} = {', '.join(seen.values())}"] * bool(seen)
+        out += CHECK.format(rows=indented(rows, 4)).splitlines()
         bad = [f"{n} != {v!r}" for n, v in self.constants.items() if n not in self.free]
         for size, letter in self.letters.items():
             if (self.step.get(size) or 1) > 1:
@@ -237,10 +242,9 @@ class Pattern:
                 guard = re.sub(rf"\b{node}\b", known.removeprefix("ctx."), guard)
             bad.append(ast.unparse(ast.parse(f"not {guard}" if held else guard)))
         if self.lead > 1:
-            bad.append(f"{first}.dim() < {self.lead}")
+            bad.append(f"{first.name}.dim() < {self.lead}")
         tests = {" or ".join(bad): f"for {' or '.join(bad)}"} if bad else {}
-        tests[f"torch.is_autocast_enabled({first}.device.type)"] = "under autocast"
+        tests[f"torch.is_autocast_enabled({first.name}.device.type)"] = "under autocast"
         for test, words in tests.items():
-            out.append(f"    if {test}:")
-            out.append(f'        raise ValueError("not derived {words}")')
+            out += [f"if {test}:", f'    raise ValueError("not derived {words}")']
         return out
