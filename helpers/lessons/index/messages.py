@@ -257,9 +257,37 @@ MESSAGES = {
                 "a module without `super().__init__()`",
                 "01 Deeper: mistakes in the documentation of 2017 (6 minutes)"),
         Message("call numpy() on Tensor that requires grad",
-                "for a figure or a log: `x.detach().numpy()`; inside of what is "
+                "(of DLPack: `Can't export tensors that require gradient`) for a figure or a "
+                "log: `x.detach().numpy()`; inside of what is "
                 "differentiated, NumPy has no gradients: a Function, or an operator",
                 "09 A name and a promise: custom_op and register_fake"),
+        Message("post accumulate grad hooks cannot be registered",
+                "for a computed tensor, `h.register_hook`",
+                "11 Deeper: hooks of modules, parameters and nodes; gradient edges (14 "
+                "minutes)"),
+        Message("For backward hooks to be called",
+                "a warning: a module that returns a dict has no full backward hook: return "
+                "a tuple",
+                "11 Deeper: hooks of modules, parameters and nodes; gradient edges (14 "
+                "minutes)"),
+        Message("duplicate parameters",
+                "or `some parameters appear in more than one parameter group`: a tied "
+                "weight, listed twice: `model.parameters()` names each once",
+                "06 Tied weights, frozen weights"),
+        Message("optimizer got an empty parameter list",
+                "no parameter is registered: layers in a list or a dict, in place of "
+                "`ModuleList`, `ModuleDict`",
+                "06 What a module registers: nn.Parameter, nn.Buffer, children"),
+        Message("gradcheck expects at least one input tensor",
+                "`x.double().requires_grad_()`",
+                "04 gradcheck by hand: two Jacobians"),
+        Message("input has a dimension with stride 0",
+                "`gradcheck` of an expanded input: `.contiguous().requires_grad_()`",
+                "04 4. Memory that overlaps"),
+        Message("singular vectors in the complex case",
+                "(`svd_backward`) the loss depends on their phase, which is arbitrary: "
+                "`U.abs()`, `U @ U.mH`",
+                "11 Deeper: numbers: nan, overflow, complex, straight-through (9 minutes)"),
         Message("object has no attribute '_fwd_used_autocast'",
                 "`custom_bwd` without `custom_fwd`, or with `setup_context`",
                 "17 Surprise: custom_fwd fails with setup_context"),
@@ -295,7 +323,9 @@ MESSAGES = {
                 "`nn.Buffer`; or integers under `torch.func.grad`: `x.float()` first",
                 "06 Buffers: moved and saved, but not trained"),
         Message("attempting to assign a gradient with dtype",
-                "`.grad` in another dtype than the parameter: `weight.grad_dtype`",
+                "`.grad` in another dtype than the parameter: `g.to(p.dtype)`, or "
+                "`weight.grad_dtype`, with which SGD works, and Adam "
+                "raises (`expected dtype float`)",
                 "17 Deeper: where PyTorch adds up in bfloat16: embedding, index and "
                 ".grad, with grad_dtype (2 minutes)"),
         Message("attempting to assign a gradient of size",
@@ -323,10 +353,20 @@ MESSAGES = {
                 "an expanded tensor is changed in place, often the gradient of a `sum`, "
                 "in a `backward` or a hook: `2 * g` for `g.mul_(2)`",
                 "11 6. grad_output changed in place"),
+        Message("Some elements marked as dirty",
+                "`mark_dirty(x)`, and `forward` returns a copy: return `x` itself",
+                "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
+        Message("A view was created in no_grad mode",
+                "then changed in place while autograd records: make the view outside of "
+                "`no_grad`, or `clone()` it",
+                "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
         Message("don't support automatic differentiation",
                 "`functions with out=...`: leave `out=` out, or write under "
                 "`torch.no_grad()`",
                 "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
+        Message("pack hook is modifying its input in place",
+                "`pack` returns a new tensor: `t * s` for `t.mul_(s)`",
+                "24 Keep what backward needs in bfloat16 or in 8 bits"),
         Message("unpack_hook expected to be a Tensor",
                 "it returned what `pack` kept: of a pair, `p[1].to(p[0])`",
                 "24 Keep what backward needs in bfloat16 or in 8 bits"),
@@ -353,7 +393,7 @@ MESSAGES = {
     ],
     "Dtypes, devices, kernels": [
         Message("mat1 and mat2 must have the same dtype",
-                "an input in float64, as NumPy makes it: `x.float()` (a convolution says "
+                "an input in float64, from NumPy: `x.float()` (a convolution says "
                 "`Input type … should be the same`); or a model in 16 "
                 "bits and an input in float32: `x.to(weight.dtype)`, or autocast around "
                 "a float32 model; under autocast, a Function that got two dtypes: cast "
@@ -382,6 +422,22 @@ MESSAGES = {
                 "a loss got two dtypes, often a target in float64, as NumPy makes it, or "
                 "an output in float16: cast one",
                 "24 A layer in bfloat16"),
+        Message("Got unsupported ScalarType BFloat16",
+                "(of DLPack: `Unsupported dtype in DLTensor`) NumPy has no bfloat16: "
+                "`x.float().numpy()`",
+                "05 A backward in NumPy or C: once_differentiable"),
+        Message("At least one stride in the given numpy array",
+                "a flipped array, or (a warning, `The given NumPy array is not writable`) that "
+                "of `np.frombuffer`: `.copy()` first",
+                "05 A backward in NumPy or C: once_differentiable"),
+        Message("does not have a deterministic implementation",
+                "under `torch.use_deterministic_algorithms(True)`: another operation, or "
+                "`warn_only=True`",
+                "15 Deeper: a backward that reduces across rows, and atomicAdd (6 "
+                "minutes)"),
+        Message("Attempted step but _scale is None",
+                "`scaler.step` without `scaler.scale(loss).backward()`",
+                "17 Gradient underflow in float16, and the loss scale"),
         Message("not implemented for 'BFloat16'",
                 "this kernel has no such dtype, nor `'Half'`, `'Long'` (integers) or "
                 "`'Float8_e4m3fn'`: compute in "
@@ -469,7 +525,8 @@ MESSAGES = {
                 "23 One operator with everything: custom_op",
                 "of a `custom_op`"),
         Message("attempting to call Tensor.requires_grad_()",
-                "`torch.autograd` inside a transform: take `torch.func.grad`, "
+                "`torch.autograd` inside a transform (or `backward() called inside a "
+                "functorch transform`): take `torch.func.grad`, "
                 "`jacrev` or `hessian`",
                 "10 Per-sample gradients: vmap(grad(loss))"),
         Message("to return a scalar Tensor",
@@ -477,6 +534,10 @@ MESSAGES = {
                 "`jacrev`; of one that returns a tuple (`to return a Tensor`): "
                 "`has_aux=True`",
                 "10 What a Jacobian costs: jacrev and jacfwd"),
+        Message("Expected the vmap staticmethod to have two returns",
+                "a rule returns the output and its dimension: `(y, 0)`; not beside "
+                "`generate_vmap_rule=True` (`overridden vmap staticmethod`)",
+                "10 A rule for vmap: generate_vmap_rule, or your own"),
         Message("would mutate a captured Tensor",
                 "under `torch.func`, the function writes into a tensor that is not its "
                 "argument, often a batch norm's counter: `eval()`, a group norm, or "
@@ -548,9 +609,8 @@ MESSAGES = {
                 "as that of `checkpoint`: `use_reentrant=False`",
                 "14 The data, cut: DistributedDataParallel (DDP)"),
         Message("Grad strides do not match bucket view strides",
-                "a warning of DDP: the input is `channels_last`, and the model is not, "
-                "or became so too late: `model.to(memory_format=torch.channels_last)` "
-                "before DDP; of a Function, a transposed gradient with a size of 1: "
+                "a warning of DDP: only the input is `channels_last`: "
+                "`model.to(memory_format=torch.channels_last)` before DDP; of a Function, a transposed gradient with a size of 1: "
                 "`g.t() @ x` for `(x.t() @ g).t()`",
                 "14 The data, cut: DistributedDataParallel (DDP)"),
         Message("'DistributedDataParallel' object has no attribute",
@@ -595,8 +655,11 @@ MESSAGES = {
                 "options=StateDictOptions(full_state_dict=True))`; a layer or `forward` called "
                 "past its wrapper; a tied weight: one `fully_shard` for both; a mask or "
                 "buffer under tensor parallel: `distribute_tensor(mask, mesh, "
-                "weight.placements)`",
+                "weight.placements)`, before FSDP2's forward makes the weight plain",
                 "14 module.forward() bypasses the wrapper"),
+        Message("DistributedDataParallel is not needed",
+                "all parameters are frozen: freeze after wrapping, or wrap what trains",
+                "14 The data, cut: DistributedDataParallel (DDP)"),
         Message("expected, but not set",
                 "`environment variable RANK`: start the program by `torchrun`, or pass "
                 "`rank` and `world_size`",
@@ -616,6 +679,13 @@ MESSAGES = {
                 "in a compiled function: call it on the result outside; on an input "
                 "(`Unsupported Tensor.requires_grad_() call`), before",
                 "09 Breaks that you can remove: a print, an if"),
+        Message("cannot be used as inputs to control flow",
+                "`torch.fx.symbolic_trace` of an `if` on a tensor: `torch.where`, or "
+                "`torch.export` with `torch.cond`",
+                "23 A branch on a tensor's elements: torch.where, torch.cond"),
+        Message("Encountered aliasing during higher order op",
+                "a branch of `torch.cond` returns its input: `x.clone()`",
+                "23 A branch on a tensor's elements: torch.where, torch.cond"),
         Message("Failed to trace builtin operator",
                 "a `print` or another call of Python's own under `fullgraph=True`",
                 "09 Breaks that you can remove: a print, an if"),
@@ -643,9 +713,9 @@ MESSAGES = {
                 "data: new_dynamic_size (3 minutes)"),
         Message("Constraints violated",
                 "`torch.export`: if the code narrows a size that is named dynamic, take "
-                "the range of the message; if the code fixes it (`= 4`), mend the code, "
-                "since `Dim.AUTO` exports that one size; if it is `= 1`, export with an "
-                "example of 2 or more",
+                "the range of the message; if the code fixes it (`= 4`, or a `==` beside a "
+                "multiple), mend the code, since `Dim.AUTO` exports that one size; if it "
+                "is `= 1`, export with an example of 2 or more",
                 "23 Export with dynamic shapes: Dim"),
         Message("Guard failed",
                 "an exported program got another size than its example had: name the size "
@@ -844,6 +914,13 @@ MESSAGES = {
                 "or `unsupported operand type(s)`: a tensor subclass, or a fake tensor, met an operation that is not in "
                 "its table: `returned NotImplemented`",
                 "18 A matrix that is never made"),
+        Message("maximum recursion depth exceeded",
+                "`__torch_dispatch__` calls `func` with tensors of its own class: take "
+                "out what they hold first",
+                "18 A matrix that is never made"),
+        Message("requires that detach() returns an instance of the same type",
+                "an `nn.Parameter` of a tensor subclass: wrap what `aten.detach` returns",
+                "18 A parameter and an optimiser"),
         Message("no autograd formula was registered",
                 "the operator needs `register_autograd`",
                 "09 Its derivative: register_autograd"),

@@ -84,6 +84,10 @@ SYMPTOMS = [
             "a formula that overflows, or 0 · inf: `sqrt` at 0, a `softmax` of a row of "
             "`-inf`",
             "11 Where a nan is born: set_detect_anomaly"),
+    Symptom("the gradient of `eigh` or `svd` is huge or nan",
+            "it divides by differences of eigenvalues: take `values` only, or `d / (d**2 + "
+            "eps)` for `1 / d` in a Function",
+            "11 Where a nan is born: set_detect_anomaly"),
     Symptom("a gradient is wrong since a kernel (Triton, NumPy, a pointer) writes into "
             "a tensor",
             "autograd does not see it: `torch.autograd.graph.increment_version(x)`, or a "
