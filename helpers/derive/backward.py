@@ -211,9 +211,8 @@ class Backward:
         tree = ast.parse(source, mode="eval").body
         numbers = {str(n) for n in self.tape.nodes if n.op == "number"}
         words = [self.name(i) for i in IDS.findall(source) if i not in numbers]
-        alone, between, word = OPS.get(
-            type(getattr(tree, "op", tree)).__name__, OPS["Part"]
-        )
+        op = type(getattr(tree, "op", tree)).__name__
+        alone, between, word = OPS.get(op, "part _ part").split()
         method = getattr(getattr(tree, "func", tree), "attr", "").removesuffix("_like")
         name = f"{method or alone}_{words[0]}" if words else method or word
         if len(words) > 1 and not method:
@@ -223,14 +222,13 @@ class Backward:
 
 # What is done to one, between two, and to what has a long name.
 OPS = {
-    "Mult": ("scaled", "_", "product"),
-    "MatMult": ("", "_", "product"),
-    "Div": ("scaled", "_over_", "quotient"),
-    "Add": ("shifted", "_plus_", "total"),
-    "Sub": ("shifted", "_minus_", "difference"),
-    "Pow": ("power", "_", "power"),
-    "Compare": ("mask", "_and_", "mask"),
-    "Part": ("part", "_", "part"),
+    "Mult": "scaled _ product",
+    "MatMult": "scaled _ product",
+    "Div": "scaled _over_ quotient",
+    "Add": "shifted _plus_ total",
+    "Sub": "shifted _minus_ difference",
+    "Pow": "power _ power",
+    "Compare": "mask _and_ mask",
 }
 SHORT = 60  # columns of a line that takes in a named one
 

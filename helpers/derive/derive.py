@@ -58,6 +58,9 @@ def derive(function, *arguments, save=()):
         torch.set_num_threads(threads)
 
 
+DTYPES = torch.float32, torch.bfloat16
+
+
 class Derivation:
     def __init__(self, function, tensors, constants, save):
         self.function, self.constants, self.save = function, constants, save
@@ -71,8 +74,8 @@ class Derivation:
         self.base = self.told(self.tape, self.backward)
         pattern = self.pattern = Pattern(self.tape, constants)
         pattern.exact = self.tape.exact
-        for dtype in (torch.float32, torch.bfloat16):
-            if not self.same(self.cast(self.tensors, dtype)):
+        for dtype in DTYPES:
+            if not self.same(self.each(lambda t, dtype=dtype: t.to(dtype))):
                 raise Refused(f"the steps are others in {dtype} than in float64")
         self.shapes = [] if pattern.exact else self.generalize()
         saved = [self.tape.locals.get(name) for name in save]
@@ -118,10 +121,10 @@ class Derivation:
 
     # What else has the same steps
 
-    def cast(self, tensors, dtype):
-        return {
-            n: t.to(dtype) if t.is_floating_point() else t for n, t in tensors.items()
-        }
+    def each(self, f):
+        """The example, of which `f` changes what is floating."""
+        tensors = self.tensors.items()
+        return {n: f(t) if t.is_floating_point() else t for n, t in tensors}
 
     def sized(self, change, lead=None):
         """The example at other sizes, of numbers from the same range."""
@@ -202,22 +205,16 @@ class Derivation:
             self.shapes.append(self.sized(dict.fromkeys(free, number)))
 
     def others(self):
-        """Python numbers, of which the text may hold for all."""
+        """Python numbers, for all of which the text may hold."""
         for name, node in self.tape.numbers.items():
-            value = self.constants[name]
-            for other in (0.0, 3 * value + 1, -value):
-                self.pattern.free.add(name)
-                self.compose("")
-                self.constants[name] = other
-                alike = self.same(self.tensors)
-                if (
-                    node in self.tape.leaks
-                    or alike is False
-                    or self.wrong(self.tensors)
-                ):
-                    self.pattern.never[name] = True
+            value, alike = self.constants[name], node not in self.tape.leaks
+            self.pattern.free.add(name)
+            self.compose("")
+            for self.constants[name] in (0.0, 3 * value + 1, -value):
+                alike = alike and self.same(self.tensors) is not False
+                alike = alike and not self.wrong(self.tensors)
             self.constants[name] = value
-            self.pattern.free -= {*self.pattern.never}
+            self.pattern.free -= set() if alike else {name}
 
     # Whether it is right
 
@@ -256,7 +253,10 @@ class Derivation:
         """By how much it is; an empty string where all is right."""
         try:
             self.check(**tensors, **self.constants)
-            double = self.cast(tensors, torch.float64)
+            double = {
+                n: t.double() if t.is_floating_point() else t
+                for n, t in tensors.items()
+            }
             truth, which = self.derivatives(self.function, double, wanted)
             theirs, _ = self.derivatives(self.function, tensors, wanted)
         except Exception:  # said to the user, or nothing to compare with
@@ -288,29 +288,22 @@ class Derivation:
         return ""
 
     def verify(self):
-        base = self.tensors
-        tries = [("its own sizes", base), *(("other sizes", s) for s in self.shapes)]
-        tries += [(str(d), self.cast(base, d)) for d in (torch.float32, torch.bfloat16)]
+        def turned(t):
+            return t.mT.contiguous().mT if t.dim() > 1 else t.repeat_interleave(2)[::2]
 
-        def each(f):
-            return {n: f(t) if t.is_floating_point() else t for n, t in base.items()}
-
-        tries.append(("zeros", each(torch.zeros_like)))
-        tries.append(("ties", each(torch.round)))
-        tries.append(("ones", each(torch.ones_like)))
-        turned = each(
-            lambda t: (
-                t.mT.contiguous().mT if t.dim() > 1 else t.repeat_interleave(2)[::2]
-            )
-        )
-        tries.append(("non-contiguous tensors", turned))
+        changes = {"ties": torch.round, "non-contiguous tensors": turned}
+        changes |= {"zeros": torch.zeros_like, "ones": torch.ones_like}
+        changes |= {str(d): lambda t, d=d: t.to(d) for d in DTYPES}
+        tries = [("its own sizes", self.tensors)]
+        tries += [("other sizes", s) for s in self.shapes]
+        tries += [(where, self.each(change)) for where, change in changes.items()]
         for where, tensors in tries:
             if found := self.wrong(tensors):
                 raise Refused(
                     f"not printed: not autograd's derivatives at {where}, {found}"
                 )
-        for name in base:
-            if base[name].is_floating_point() and self.wrong(base, [name]):
+        for name, t in self.tensors.items():
+            if t.is_floating_point() and self.wrong(self.tensors, [name]):
                 raise Refused(
                     f"not printed: wrong where only {name} requires a gradient"
                 )

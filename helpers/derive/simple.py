@@ -126,17 +126,15 @@ class Simple(ast.NodeTransformer):
         most = max(texts, key=texts.count, default="")
         if texts.count(most) > 1:
             group = [term for term in terms if most in over(term)]
-            place, common = terms.index(group[0]), []
-            for text in over(group[0]):
-                if all(text in over(term) for term in group):
-                    for _, _, factors in group:
-                        pair = next(
-                            p for p in factors if not p[1] and ast.unparse(p[0]) == text
-                        )
-                        factors.remove(pair)
-                    common.append(pair)
+            place = terms.index(group[0])
+            for _, _, factors in group:
+                pair = next(
+                    p for p in factors if not p[1] and ast.unparse(p[0]) == most
+                )
+                factors.remove(pair)
             rest = [term for term in terms if term not in group]
-            rest.insert(place, (1, 1, [*common, (self.total(group), False)]))
+            above, below, factors = self.parts(self.total(group))
+            rest.insert(place, (above, below, [pair, *factors]))
             return self.total(rest)
         plain = [above / below for above, below, factors in terms if not factors]
         if len(plain) < len(terms) and (len(plain) > 1 or plain == [0]):

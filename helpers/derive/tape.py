@@ -18,18 +18,18 @@ from .rules import KNOWN, Refused
 from .source import definition
 
 SIGNS = dict(
-    add="+", sub="-", mul="*", div="/", truediv="/", floordiv="//", mod="%", pow="**"
+    zip(
+        "add sub mul div truediv floordiv mod pow gt lt ge le eq ne".split(),
+        "+ - * / / // % ** > < >= <= == !=".split(),
+        strict=True,
+    )
 )
-SIGNS |= dict(gt=">", lt="<", ge=">=", le="<=", eq="==", ne="!=")
 ATTRIBUTES = {"dim", "dtype", "device", "ndim", "numel", "shape", "size"}
 # What PyTorch's own wrappers add to a call.
 ADDED = dict(_stacklevel=3, dtype=None, out=None, inplace=False, p="fro", alpha=1.0)
 SCOPE = {"torch": torch, "F": torch.nn.functional, "math": math}
 PIECES = {"chunk", "split", "unbind"}
 _tapes = []
-
-
-OF_MATH = [f for f in vars(math).values() if callable(f)]
 
 
 class Size(int):
@@ -61,15 +61,6 @@ def text(value):
     if isinstance(value, (tuple, list)):
         inner = ", ".join(map(text, value))
         return f"[{inner}]" if isinstance(value, list) else f"({inner},)"
-    if isinstance(value, slice):
-        ends = [
-            "" if v is None else text(v) for v in (value.start, value.stop, value.step)
-        ]
-        return (
-            ":".join(ends).removesuffix(":")
-            if not ends[2] and ends[1]
-            else ":".join(ends)
-        )
     if isinstance(value, float) and not math.isfinite(value):
         return f"float('{value}')"
     return getattr(value, "text", None) or ("..." if value is ... else repr(value))
@@ -198,15 +189,14 @@ class Tape(TorchFunctionMode):
             node = Node(self, "number", None, value)
             self.numbers[name], node.name = str(node), f"ctx.{name}"
             arguments[name] = number(value, str(node))
-        found = function.__globals__.items()
-        shims = {n: number(v, n) for n, v in found if type(v) in (int, float)}
-        shims |= {n: Math() for n, v in found if v is math}
-        shims |= {
-            n: getattr(Math(), v.__name__)
-            for n, v in found
-            if any(v is f for f in OF_MATH)
-        }
-        names = function.__globals__ | shims | {"range": self.range}
+        names = {**function.__globals__, "range": self.range}
+        for name, value in function.__globals__.items():
+            if type(value) in (int, float):
+                names[name] = number(value, name)
+            elif value is math:
+                names[name] = Math()
+            elif getattr(value, "__module__", "") == "math":
+                names[name] = getattr(Math(), value.__name__)
         before = sys.gettrace()
         _tapes.append(self)
         try:
@@ -221,8 +211,7 @@ class Tape(TorchFunctionMode):
         if self.refusal:
             raise Refused(self.refusal)
         self.exact = bool(self.leaks.difference(self.numbers.values()))
-        self.single = isinstance(result, torch.Tensor)
-        results = (result,) if self.single else result
+        results = (result,) if isinstance(result, torch.Tensor) else result
         if not isinstance(results, tuple):
             raise Refused(f"{function.__name__} returns a {type(result).__name__}")
         self.outputs = [self.of.get(id(r)) for r in results]
@@ -230,11 +219,12 @@ class Tape(TorchFunctionMode):
         for node in self.outputs:
             if node is None or not node.value.requires_grad:
                 raise Refused("an output depends on no input that has a gradient")
-            if node.value.untyped_storage().data_ptr() in storages:
+            storage = node.value.untyped_storage().data_ptr()
+            if storage in storages:
                 raise Refused(
                     "an output is an input, or a view of one or of another output"
                 )
-            storages.add(node.value.untyped_storage().data_ptr())
+            storages.add(storage)
 
     def range(self, *bounds):
         self.leaks.update(text(b) for b in bounds if isinstance(b, Size))
@@ -248,13 +238,13 @@ class Tape(TorchFunctionMode):
             return None
         self.line = frame.f_lineno
         self.locals = {n: self.of.get(id(v)) for n, v in frame.f_locals.items()}
-        for name, node in self.locals.items():
-            if node and not node.name:
-                node.name = name
         for name, value in frame.f_locals.items():
+            node = self.locals[name]
             if isinstance(value, (Size, Number)) and "(" in value.text:
                 node = Node(self, "number", value.text, plain(value))
-                node.name, value.text = name, str(node)
+                value.text = str(node)
+            if node and not node.name:
+                node.name = name
         return self.trace
 
     def refuse(self, why):
