@@ -40,6 +40,8 @@ ELEMENTWISE = table("""
     erf: 2 / math.sqrt(math.pi) * g * torch.exp(-a * a)
     exp: g * y
     expm1: g * (y + 1)
+    gelu: g * (0.5 * (1 + torch.erf(a / math.sqrt(2))) + \
+        a * torch.exp(-0.5 * a * a) / math.sqrt(2 * math.pi))
     log: g / a
     log1p: g / (1 + a)
     logsigmoid: g * torch.sigmoid(-a)
@@ -82,12 +84,21 @@ REDUCTIONS = table("""
 # Whose g has to have all of its size.
 WHOLE = table("""
     T: g.mT
+    broadcast_to: g
+    expand: g
+    expand_as: g
+    flatten: g.reshape(SIZES)
     flip: g.flip(REST)
     gather: torch.zeros_like(a).scatter_add(REST, g) | - | -
     mT: g.mT
+    reshape: g.reshape(SIZES)
+    squeeze: g.unsqueeze(REST)
     t: g.mT
     tril: g.tril(REST)
     triu: g.triu(REST)
+    unflatten: g.reshape(SIZES)
+    unsqueeze: g.squeeze(REST)
+    view: g.reshape(SIZES)
 """)
 
 # Without a gradient. What draws random numbers, or reads a tensor's numbers, is nowhere.
@@ -116,10 +127,8 @@ def options(node, **defaults):
 
 
 def fill(formula, **words):
-    words = {**words, "REST": ", ".join(words.get("rest", ()))}
-    return re.sub(
-        r"\b[gyabcGYN]\b|DIM|REST", lambda match: str(words[match[0]]), formula
-    )
+    pattern = r"\b[gyabcGYN]\b|DIM|REST|SIZES"
+    return re.sub(pattern, lambda match: str(words[match[0]]), formula)
 
 
 def gradients(node, g, tape):
@@ -128,14 +137,16 @@ def gradients(node, g, tape):
         return reduction(node, g, tape)
     if node.op in OTHERS:
         return OTHERS[node.op](node, g, tape)
-    formulas = WHOLE.get(node.op) or ELEMENTWISE[node.op]
-    if node.kwargs or node.op in ELEMENTWISE and len(node.args) != len(formulas):
+    args, formulas = [*map(tape.text, node.args)], ELEMENTWISE.get(node.op)
+    if formulas and (node.kwargs or len(args) != len(formulas)):
         raise Refused(
             f"`{node.op}` with other arguments than its {len(formulas)} operands"
         )
-    args = [*map(tape.text, node.args)]
-    words = dict(zip("abc", args, strict=False), g=g, y=node, rest=args[1:])
-    pairs = zip(node.args, formulas, strict=False)
+    rest = args[1:] + [f"{k}={tape.text(v)}" for k, v in node.kwargs.items()]
+    words = dict(zip("abc", args, strict=False), g=g, y=node, REST=", ".join(rest))
+    if not formulas:
+        words["SIZES"] = tape.sizes(node.args[0])
+    pairs = zip(node.args, formulas or WHOLE[node.op], strict=False)
     return [
         (argument, fill(formula, **words)) for argument, formula in pairs if formula
     ]
@@ -181,15 +192,6 @@ def power(node, g, tape):
     return [(a, f"{tape.text(b)} * {g} * {slope}")]
 
 
-@rule("gelu")
-def gelu(node, g, tape):
-    if options(node, approximate="none")["approximate"] != "none":
-        raise Refused("`gelu` with approximate: write its formula")
-    slope = "0.5 * (1 + torch.erf(a / math.sqrt(2)))"
-    density = "torch.exp(-0.5 * a * a) / math.sqrt(2 * math.pi)"
-    return [(node.args[0], fill(f"g * ({slope} + a * {density})", g=g, a=node.args[0]))]
-
-
 @rule("elu", "leaky_relu")
 def negative_part(node, g, tape):
     names = dict(alpha=1.0) if node.op == "elu" else dict(negative_slope=0.01)
@@ -214,14 +216,9 @@ def clamp(node, g, tape):
 
 def last(node):
     """Whether it swaps the last two dimensions."""
-    dims = (
-        [d % len(node.shape) for d in node.args[1:]] if node.op == "transpose" else [0]
-    )
-    return set(dims) == {len(node.shape) - 1, len(node.shape) - 2} or node.op in (
-        "T",
-        "mT",
-        "t",
-    )
+    if node.op != "transpose":
+        return node.op in ("T", "mT", "t")
+    return {d % len(node.shape) - len(node.shape) for d in node.args[1:]} == {-1, -2}
 
 
 def mt(node):
@@ -289,22 +286,6 @@ def transpose(node, g, tape):
         order = sorted(range(len(dims)), key=lambda i: dims[i] % len(dims))
         return [(a, f"{g}.permute({', '.join(map(str, order))})")]
     return [(a, f"{g}.mT" if last(node) else f"{g}.transpose({dims[0]}, {dims[1]})")]
-
-
-@rule("reshape", "view", "flatten", "unflatten")
-def reshape(node, g, tape):
-    return [(node.args[0], f"{g}.reshape({tape.sizes(node.args[0])})")]
-
-
-@rule("expand", "expand_as", "broadcast_to")
-def expand(node, g, tape):
-    return [(node.args[0], g)]
-
-
-@rule("unsqueeze", "squeeze")
-def squeeze(node, g, tape):
-    other = {"squeeze": "unsqueeze", "unsqueeze": "squeeze"}[node.op]
-    return [(node.args[0], f"{g}.{other}({options(node, dim=None)['dim']})")]
 
 
 @rule("cat", "stack")
@@ -386,4 +367,4 @@ def convolution(node, g, tape):
 
 KNOWN = CONSTANT.union(ELEMENTWISE, REDUCTIONS, WHOLE, OTHERS)
 # Whose formula is right where g is smaller than the result, and broadcasts.
-BROADCASTS = {"pow", "gelu", "elu", "leaky_relu", "clamp", "expand", *ELEMENTWISE}
+BROADCASTS = {"pow", "elu", "leaky_relu", "clamp", "expand", *ELEMENTWISE}
