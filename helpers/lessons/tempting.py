@@ -17,13 +17,13 @@ TEMPTING = {
         ),
     },
     "0 elsewhere": {
-        "second": N_(
-            "`first` is nan at 100, but 100 is not among the points. 0 is one of them."
+        "clamp": N_(
+            "`log` is nan at 100, but 100 is not among the points. 0 is one of them."
         ),
         "both": N_(
             "100 is not among the points. But 0 is one of them: what is the slope?"
         ),
-        "neither": N_("`first` is nan at 100. But 100 is not among the points."),
+        "neither": N_("`log` is nan at 100. But 100 is not among the points."),
     },
     "1 edges": {
         1: N_("Two products read `x`: the one that gives `h`, and `h * x`."),
@@ -449,6 +449,7 @@ TEMPTING = {
         2: N_("The other branch adds a gradient of its own, which was doubled, too."),
     },
     "11 rounds": {
+        0.8: N_("So it is on average. Which of the first 18 digits have a label?"),
         1.25: N_("It divides by too large a number, so the gradient is too small."),
         0.2: N_("A fifth has no label; four fifths have one."),
     },
@@ -640,8 +641,14 @@ TEMPTING = {
         "ABCD": N_("The third tag names a system, and the first the oldest Python."),
     },
     "16 data": {
-        "nothing": N_("So it was in the folder. The builder packs the Python files."),
-        "ModuleNotFoundError": N_("The module is there. What does it read?"),
+        "neither": N_(
+            "A folder without `__init__.py` is a namespace package, which the builder "
+            "finds, too."
+        ),
+        "both": N_("The builder packs the Python files. What is a table in JSON?"),
+        "decays.json": N_(
+            "So it was in the folder. The builder packs the Python files."
+        ),
     },
     "16 names": {
         "C and Python": N_(
