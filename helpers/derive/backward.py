@@ -12,7 +12,7 @@ from .tape import SCOPE
 OPERATIONS = ast.BinOp, ast.UnaryOp, ast.Call, ast.Compare, ast.Subscript
 # What is written again rather than named: -a, 2 * a, 1 - a, a.unsqueeze(-1), a[:, 0].
 CHEAP = re.compile(
-    r"-?_\d+(\.unsqueeze\(\S+\)|\[[^_]*\])?|[\d.]+ [-+*] _\d+|_\d+ [-+*/] [\d.]+"
+    r"-?_\d+(\.unsqueeze\(\S+\)|\.m?T|\[[^_]*\])?|[\d.]+ [-+*] _\d+|_\d+ [-+*/] [\d.]+"
 )
 IDS = re.compile(r"\b_\d+\b")
 
@@ -160,15 +160,19 @@ class Backward:
                 deep = 4 * (len({*results}) > len(need[step]) == 1)
                 line = f"{self.name(step)} = {self.final(step, put)}"
                 lines = broken(line, 80 - deep)
-                short = len(line) < SHORT or other not in self.names
+                short = other not in self.names or len(line) < SHORT + len(
+                    self.name(step)
+                )
                 if (
                     short
                     and len(lines) not in (3, 4)
                     and max(map(len, lines)) <= 80 - deep
                 ):
                     texts[step] = ast.unparse(ast.parse(put))
-                    if used.count(other) == IDS.findall(put).count(other) + 1:
+                    if other not in IDS.findall(" ".join(texts.values())) + results:
                         del texts[other]
+        for step in texts:
+            self.cancel(step, texts)
         for step in texts:
             if step not in self.names:
                 self.names[step] = fresh(self.name(step), self.taken)
@@ -193,6 +197,20 @@ class Backward:
             if step not in apart
         ]
 
+    def cancel(self, step, texts):
+        """A number goes to the line that uses the step, where it cancels another."""
+        used = [i for i in texts for found in IDS.findall(texts[i]) if found == step]
+        if step in self.names or len(used) != 1 or {step, *used} & self.forward:
+            return
+        (line,) = used
+        simple = Simple(self.value)
+        tree = simple.visit(ast.parse(texts[step], mode="eval").body)
+        above, below, _ = simple.parts(tree)
+        moved = re.sub(rf"\b{step}\b", f"({step} * {above} / {below})", texts[line])
+        if len(self.final(line, moved)) < len(self.final(line, texts[line])):
+            texts[line], self.hints[step] = moved, self.called(step)
+            texts[step] = f"({texts[step]}) * {below} / {above}"
+
     def cheap(self, step):
         return step not in self.names and CHEAP.fullmatch(self.steps[step])
 
@@ -215,6 +233,8 @@ class Backward:
         alone, between, word = OPS.get(op, "part _ part").split()
         method = getattr(getattr(tree, "func", tree), "attr", "").removesuffix("_like")
         name = f"{method or alone}_{words[0]}" if words else method or word
+        if method in ("mT", "T", "unsqueeze"):
+            name = words[0]
         if len(words) > 1 and not method:
             name = between.join(words) if len({*words}) > 1 else f"squared_{words[0]}"
         return name if len(name) < 17 else method or word
@@ -230,7 +250,7 @@ OPS = {
     "Pow": "power _ power",
     "Compare": "mask _and_ mask",
 }
-SHORT = 60  # columns of a line that takes in a named one
+SHORT = 53  # columns of what takes in a named one
 
 
 class Emit(ast.NodeTransformer):
