@@ -89,9 +89,7 @@ class Derivation:
             self.small()
             self.others()
         kept = [self.bytes(f) for f in (self.run, function)]
-        line = (
-            f"keeps {kept[0]:,} bytes of its example, where autograd keeps {kept[1]:,}."
-        )
+        line = f"keeps {kept[0]:,} bytes of its example, and autograd {kept[1]:,}."
         if saved:
             line += " Its second derivative is refused."
         self.compose(line)
