@@ -289,6 +289,11 @@ TEMPTING = {
         ),
         (True, True, True): N_("`eval()` tells the module to use what it has."),
     },
+    "7 grid": {
+        (2, 1): N_("So it is without the line. But where does block 1 begin now?"),
+        (2, 0): N_("Thread 2 of block 0 is the first that writes element 2."),
+        (0, 0): N_("In block 0, nothing has changed: `i` is the number of the thread."),
+    },
     "7 owner": {
         (2, 8): N_("Block 5 begins at pixel 8. Thread (1, 0) is one further."),
         (9, 2): N_("Right, but the plane comes first here, and in the array."),
@@ -762,8 +767,13 @@ TEMPTING = {
         "an error": N_("An error would be kind. The compiler goes on without a word."),
     },
     "21 lines": {
-        4: N_("One for each step. But a product has two gradients."),
-        3: N_(
+        (4, 2): N_("One for each step. But a product has two gradients."),
+        (4, 4): N_("One for each step. But a product has two gradients."),
+        (7, 4): N_("The last product uses `t2` and `t3`, and both lead to `x`."),
+        (7, 1): N_(
+            "But to reach `x`, the gradients of what lies between must be made, too."
+        ),
+        (3, 1): N_(
             "One for each input. But to reach them, the gradients of what lies between "
             "must be made, too."
         ),
