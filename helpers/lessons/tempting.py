@@ -26,11 +26,8 @@ TEMPTING = {
         "neither": N_("`log` is nan at 100. But 100 is not among the points."),
     },
     "1 edges": {
-        1: N_("Two products read `x`: the one that gives `h`, and `h * x`."),
-        3: N_(
-            "`h` is computed once. Its two uses lead to one node, and from there one "
-            "edge leads to `x`."
-        ),
+        2: N_("Two operations use `h`. But the product uses it twice: two edges."),
+        1: N_("Each use of `h` is an edge. Its node stands in the graph once."),
     },
     "1 bias": {
         0.05: N_(
