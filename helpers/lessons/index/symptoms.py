@@ -85,7 +85,7 @@ SYMPTOMS = [
             "`-inf`",
             "11 Where a nan is born: set_detect_anomaly"),
     Symptom("the gradient of `eigh` or `svd` is huge or nan",
-            "it divides by differences of eigenvalues: take `values` only, or `d / (d**2 + "
+            "it divides by differences of eigenvalues: `eigvalsh`, or `d / (d**2 + "
             "eps)` for `1 / d` in a Function",
             "11 Where a nan is born: set_detect_anomaly"),
     Symptom("a gradient is wrong since a kernel (Triton, NumPy, a pointer) writes into "
