@@ -158,14 +158,17 @@ class Backward:
                     continue
                 put = re.sub(rf"\b{other}\b", f"({texts[other]})", texts[step])
                 deep = 4 * (len({*results}) > len(need[step]) == 1)
-                line = f"{self.name(step)} = {self.final(step, put)}"
-                lines = broken(line, 80 - deep)
+                now, line = (
+                    f"{self.name(step)} = {self.final(step, source)}"
+                    for source in (texts[step], put)
+                )
+                now, lines = (len(broken(now, 80 - deep)), broken(line, 80 - deep))
                 short = other not in self.names or len(line) < SHORT + len(
                     self.name(step)
                 )
                 if (
                     short
-                    and len(lines) not in (3, 4)
+                    and (len(lines) not in (3, 4) or len(lines) <= now)
                     and max(map(len, lines)) <= 80 - deep
                 ):
                     texts[step] = ast.unparse(ast.parse(put))

@@ -129,7 +129,26 @@ def hidden_calls(x):
     return sum(torch.sin(k * x) for k in (1, 2)) * list(map(torch.exp, [x]))[0]
 
 
+def cosine(a, b):
+    dot = (a * b).sum(-1)
+    norm_a = torch.sqrt((a * a).sum(-1))
+    norm_b = torch.sqrt((b * b).sum(-1))
+    return dot / (norm_a * norm_b)
+
+
+def entropy(p, weight):
+    loss = 0.25 * weight * p.log() + 0.75 * (1 - weight) * (1 - p).exp()
+    return loss + torch.sin((1 - p) * weight)
+
+
 WRITTEN = [
+    (
+        cosine,
+        ((4, 6), (4, 6)),
+        " * norm_b / norm_a  #",
+        "quotient.unsqueeze(-1) * b + ",
+    ),
+    (entropy, ((4, 6), (4, 6)), "* (0.25 * p.log() - 0.75 * (1 - p).exp())"),
     (halves, ((4, 6),), "def backward(ctx, grad_y):", "grad_x = grad_y * torch.exp(a)"),
     (swish, ((4, 6),), "grad_x = grad_output * sigmoid_x * (1 + x * (1 - sigmoid_x))"),
     (from_mean, ((4, 6),), " - grad_x_minus_mean_x.mean(-1, keepdim=True)"),
@@ -139,7 +158,7 @@ WRITTEN = [
         ((4, 6),),
         "exp_scaled_x = torch.exp(ctx.beta * x)",
         "ctx.eps = eps",
-        "/ (1 + ",
+        "grad_output / (1 + exp_scaled_x + ctx.eps) * exp_scaled_x",
     ),
     (
         scaled_sum,
