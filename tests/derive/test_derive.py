@@ -148,7 +148,12 @@ WRITTEN = [
         " * norm_b / norm_a  #",
         "quotient.unsqueeze(-1) * b + ",
     ),
-    (entropy, ((4, 6), (4, 6)), "* (0.25 * p.log() - 0.75 * exp_shifted_p)"),
+    (
+        entropy,
+        ((4, 6), (4, 6)),
+        "torch.cos((1 - p) * weight)",
+        "* (0.25 * p.log() - 0.75 * exp_shifted_p)",
+    ),
     (halves, ((4, 6),), "def backward(ctx, grad_y):", "grad_x = grad_y * torch.exp(a)"),
     (swish, ((4, 6),), "grad_x = grad_output * sigmoid_x * (1 + x * (1 - sigmoid_x))"),
     (from_mean, ((4, 6),), " - grad_x_minus_mean_x.mean(-1, keepdim=True)"),
