@@ -68,6 +68,7 @@ class Judged:
 
 
 NOT_COMPARED = N_("differences of forward show too little of it")
+NOT_FINITE = N_("it has nan or inf itself")
 PREVENTED = N_("what was found prevents it")
 ORDERS = {
     (1, 1): N_("{which} at one point, first order"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from helpers import doctor
@@ -258,6 +259,57 @@ def test_what_is_put_elsewhere_is_judged_to_the_first_order(put):
     weight.main_grad = torch.zeros_like(weight)
     report = examine(ToMainGrad, x.requires_grad_(), weight, put, lines=False)
     assert report.ok and [one.order for one in report.judged] == [1, 1], report
+
+
+class Masked(Square):
+    """An attribute of the input is saved."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x, x.mask)
+        return x * x * x.mask
+
+    @staticmethod
+    def backward(ctx, g):
+        x, mask = ctx.saved_tensors
+        return 2 * g * x * mask
+
+
+def test_an_attribute_that_is_saved_has_not_changed():
+    x = torch.ones(3, requires_grad=True)
+    x.mask = torch.tensor([1.0, 0.0, 1.0])
+    assert examine(Masked, x, lines=False).ok
+
+
+class Frees(torch.autograd.Function):
+    """Frees the memory of what is on ctx until backward, as FSDP does."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.kept = x.sin()
+        ctx.bytes = ctx.kept.untyped_storage().size()
+        y = ctx.kept.clone()
+        ctx.kept.untyped_storage().resize_(0)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        ctx.kept.untyped_storage().resize_(ctx.bytes)
+        ctx.kept.copy_(ctx.saved_tensors[0].cos())
+        result = g * ctx.kept
+        ctx.kept.untyped_storage().resize_(0)
+        return result
+
+
+def test_what_has_freed_its_memory_is_not_read():
+    assert examine(Frees, torch.randn(3, dtype=torch.float64), lines=False).ok
+
+
+def test_a_matrix_of_zeros_is_not_called_symmetric():
+    report = examine(torch.linalg.det, torch.zeros(3, 3, dtype=torch.float64))
+    assert all(finding.code != "symmetric-only" for finding in report.findings)
 
 
 class InItsDtype(Half):

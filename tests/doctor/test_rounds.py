@@ -301,7 +301,9 @@ def test_what_a_module_holds_too_is_not_told_apart_from_it(wrapped):
         Recompute.apply(given, leaf(3, 4), *net.parameters()).sum().backward()
     (visit,) = found.visits
     assert found.ok and visit.patterns == 1, visit
-    assert sum("holds the same tensor" in one.why for one in visit.judged) == 2
+    why = {one.input: one.why for one in visit.judged if not one.points}
+    assert [*why] == ["weights[0]", "weights[1]"], visit
+    assert all("holds the same tensor" in text for text in why.values())
 
 
 class Checks(Square):
@@ -576,6 +578,34 @@ def test_what_an_optimizer_changes_is_as_it_was_at_the_call(handed):
     visit = visits(do)["Adjoint"]
     assert visit.examined and not errors(visit)
     assert torch.equal(layer.weight, seen[0])
+
+
+class AsksForGrad(Square):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.x = x
+        return Square.forward(ctx, x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        assert ctx.x.grad is not None
+        return Square.backward(ctx, grad_output)
+
+
+def test_a_backward_that_ran_in_the_program_is_not_accused_of_raising():
+    x = leaf(3)
+    x.grad = torch.zeros(3)
+    with rounds() as found:
+        AsksForGrad.apply(x).sum().backward()
+    (visit,) = found.visits
+    assert found.ok and "as it could in the program" in visit.missed, visit
+
+
+def test_a_warned_input_that_was_not_judged_is_named():
+    with rounds() as found:
+        Square.apply(leaf(3).detach().log().requires_grad_()).sum().backward()
+        Square.apply(torch.full((2,), torch.nan, requires_grad=True)).sum().backward()
+    assert "it has nan or inf itself" in str(found), found
 
 
 def test_what_returns_something_else_afterwards_is_not_judged():

@@ -156,6 +156,7 @@ class Call:
     values: list = dataclasses.field(default_factory=list)
     outputs: list | None = None
     records: bool = False  # did autograd record it, or another one of its pattern?
+    goes_back: bool = False  # has a backward of its Function run in the program?
 
     @classmethod
     def of(cls, function, args, size):

@@ -131,7 +131,8 @@ def sums_of(tensor):
 def as_before(tensor, sums):
     """Give the attributes the values that they had when forward ran."""
     for name, (attribute, value) in sums.items():
-        setattr(tensor, name, attribute.copy_(value))
+        if getattr(tensor, name, None) is not attribute or not equal(attribute, value):
+            setattr(tensor, name, attribute.copy_(value))
 
 
 def with_sums(grad, tensor, sums):

@@ -101,6 +101,7 @@ def examined(call, end, faithful, accept, reference, lines):
                 lines=lines,
                 accept=accept,
                 reference=reference,
+                shared=call.shared,
             )
             if exam.subject.lower and call.autocasts:
                 # In which it is precise.
@@ -113,9 +114,16 @@ def examined(call, end, faithful, accept, reference, lines):
             said = [f.values.get("message", "") for f in report.findings]
             if not call.records and exam.first is None and any(said):
                 return _("autograd was off when it was called, and its backward raises")
-            # The program's own call did not raise in forward. And what a closure holds
-            # may belong to a graph that the program's backward has freed.
-            of_the_copy = not report.examined or any(FREED in text for text in said)
+            # The program's own call did not raise in forward, nor in backward where one
+            # ran. And what a closure holds may belong to a graph that the program's
+            # backward has freed.
+            raises = any(said) and exam.first is None
+            of_the_copy = (
+                not report.examined
+                or raises
+                and call.goes_back
+                or any(FREED in text for text in said)
+            )
             return _(AGAIN) if of_the_copy else report
     except TimeIsUp:
         return _(OVER)

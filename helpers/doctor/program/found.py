@@ -70,7 +70,7 @@ class Visit(Report):
     @property
     def unjudged(self):
         """What was judged nowhere, of inputs that are neither constants nor accused."""
-        known = {f.input for f in self.serious}
+        known = {f.input for f in self.findings if f.severity == "error"}
         known |= {one.input for one in self.judged if one.points or one.meant}
         return [one for one in self.judged if one.input not in known]
 

@@ -31,9 +31,16 @@ import torch
 
 from ..function.calls import Call, autocasts, full_name, heard_by, kind, pattern
 from ..function.isolation import forgiving
-from ..function.private import LOCK, has_numbers, is_a_users, operator, self_test
+from ..function.private import (
+    LOCK,
+    has_numbers,
+    is_a_users,
+    methods,
+    operator,
+    self_test,
+)
 from ..function.tensors import tensors
-from ..report import SEVERITIES, Judged, Report
+from ..report import SEVERITIES, Report
 from ..words import _
 from .examined import EXAMINING, LEAST, OVER, SECONDS, examine_all
 from .found import NO_GRADIENT, Found, Visit, least
@@ -78,9 +85,6 @@ def conclude(visit, patterns):
             continue
         visit.patterns += 1
         visit.examined = True
-        for k in p.kept.shared:
-            why = _("another argument holds the same tensor")
-            judged.append(Judged(f"argument {k}", why=why))
         judged += report.judged
         accused = {f.input for f in found.values() if f.severity == "error"} - {None}
         for f in report.findings:
@@ -173,6 +177,8 @@ class Rounds:
         self.known, self.heard, self.size = weakref.WeakKeyDictionary(), {}, 0
         self.found, self.listening = Found(), contextlib.ExitStack()
         self.listening.enter_context(heard_by(self.hear))
+        back = methods("backward", self.hear_backward, everywhere=True)
+        self.listening.enter_context(back)
         return self.found
 
     def __exit__(self, kind, error, trace):
@@ -188,6 +194,15 @@ class Rounds:
             if cls not in self.known:
                 self.known[cls] = self.first_call(cls)
             return self.known[cls] and self.note(*self.known[cls], cls, args, records)
+
+    def hear_backward(self, method, cls, *given):
+        """What it returns; its patterns know that it has not raised."""
+        result = method(*given)
+        if not EXAMINING and self.known.get(cls):
+            for found in self.known[cls][1].values():
+                if found.kept:
+                    found.kept.goes_back = True
+        return result
 
     def first_call(self, cls):
         """The visit of this Function and its patterns, or None if it is left out."""

@@ -91,7 +91,7 @@ class Examination:
 
     faithful, lines: as in `examine`; of_a_program: made by rounds, so that there are
     calls that the program would not make; as_given: in the dtype of its inputs, not in
-    float64.
+    float64; shared: places of arguments that hold what another one holds, too.
     """
 
     def __init__(
@@ -105,7 +105,9 @@ class Examination:
         lines=True,
         accept=ACCEPT,
         reference=None,
+        shared=(),
     ):
+        self.shared = shared
         self.given, self.faithful = (fn, args, kwargs, faithful, of_a_program), faithful
         self.accept = accept  # how a gradient that is meant is accepted, in words
         self.subject, self.of_a_program = (
@@ -122,6 +124,12 @@ class Examination:
             self.subject = self.subject.but(lower=None)
         self.first = None  # the gradients of the first backward pass
         self.judged = {x: Judged(x) for x in self.subject.inputs}
+        same = {[*self.subject.arguments][k] for k in shared}
+        for x in same:
+            self.not_judged(x, _("another argument holds the same tensor"))
+        names, examined = self.subject.names, self.subject.examined
+        examined = [k for k in examined if names[k] not in same]
+        self.subject = self.subject.with_inputs(examined)
         for k, (owner, _parameter) in self.subject.held.items():
             why = _(
                 "it is a parameter of `{owner}`: examine the module that applies it"
@@ -145,6 +153,7 @@ class Examination:
                     lines=self.lines,
                     accept=self.accept,
                     reference=self.subject.reference,
+                    shared=self.shared,
                 ).report(trials)
         finally:
             self.state.restore()

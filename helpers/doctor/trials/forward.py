@@ -281,7 +281,9 @@ def held_by(node):
         for name, value in vars(node).items()
         if hasattr(value, "__array_interface__")
     }
-    return tensors({**vars(node), **arrays}, "ctx")
+    found = tensors({**vars(node), **arrays}, "ctx")
+    # To read what has freed its memory would end Python.
+    return [(path, t) for path, t in found if has_memory(t) or not is_dense(t)]
 
 
 def is_constant(exam, path, t):

@@ -76,6 +76,7 @@ class Judgement:
             here = measured(louder, s.i, s.o, tolerance)
         if (
             not here.subject.reference
+            and (here.wrong.any() or s.verdict == "wrong")
             and is_symmetric(here.x)
             and right_if_symmetric(s.point, here)
         ):

@@ -11,7 +11,7 @@ from ..function.isolation import CallError
 from ..measure.gradient import measured
 from ..measure.point import Point
 from ..measure.screening import Screening, edges, too_much
-from ..report import NOT_COMPARED
+from ..report import NOT_COMPARED, NOT_FINITE
 from ..words import _
 
 
@@ -110,7 +110,8 @@ def count_judged(exam, verdicts):
         if of_this <= {"right", "wrong"}:
             exam.note_judged(x, points=exam.judged[x].points + 1, order=1)
         else:
-            exam.note_judged(x, why=_(NOT_COMPARED))
+            finite = exam.subject.values[exam.subject.inputs.index(x)].isfinite().all()
+            exam.note_judged(x, why=_(NOT_COMPARED if finite else NOT_FINITE))
 
 
 def judged_but_for_edges(judge, point, verdicts, doubts):
