@@ -14,6 +14,7 @@ from helpers.lessons.judge.numbers import alike, changed_in_place
 from helpers.lessons.judge.properties import keeps_only, random
 from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import _, at, followed
+from helpers.lessons.torch_messages import raised
 
 SAMPLE = random(2, 3)
 
@@ -259,17 +260,17 @@ EXERCISE_3 = Exercise(
 )
 
 
-class PsiTimes(Function):
+class Polygamma(Function):
     @staticmethod
-    def forward(ctx, g, x):
-        ctx.save_for_backward(g, x)
-        return g * torch.from_numpy(special.psi(x.detach().numpy()))
+    def forward(ctx, x, n):
+        ctx.save_for_backward(x)
+        ctx.n = n
+        return torch.from_numpy(special.polygamma(n, x.detach().numpy())).to(x.dtype)
 
     @staticmethod
     def backward(ctx, h):
-        g, x = ctx.saved_tensors
-        psi, slope = special.psi(x.numpy()), special.polygamma(1, x.numpy())
-        return h * torch.from_numpy(psi), h * g * torch.from_numpy(slope).to(x.dtype)
+        (x,) = ctx.saved_tensors
+        return h * Polygamma.apply(x, ctx.n + 1), None
 
 
 class LogGamma(Function):
@@ -280,10 +281,47 @@ class LogGamma(Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        return PsiTimes.apply(grad_output, *ctx.saved_tensors)
+        (x,) = ctx.saved_tensors
+        return grad_output * Polygamma.apply(x, 0)
 
 
-SLOPE = "PsiTimes.apply(grad_output, *ctx.saved_tensors)"
+def _third_derivative(attempt):
+    def third(function):
+        # The cube's own path goes around a node that refuses.
+        x = torch.tensor([1.5, 2.5], dtype=torch.float64, requires_grad=True)
+        y = function(x) + x**3
+        for _order in range(3):
+            (y,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return y
+
+    try:
+        given = third(attempt.apply)
+    except Exception as error:
+        yield _("the third derivative raises {error}").format(error=raised(error))
+    if not alike(given, right := third(torch.lgamma)):
+        gaps = {"given": given[0], "right": right[0]}
+        yield _(
+            "the third derivative is silently wrong: of LogGamma(x) + x³ at 1.5, it is "
+            "{given:.4g}, but {right:.4g} is right. Something in the second "
+            "`backward` has no history."
+        ).format(**gaps)
+
+
+TWICE = """class PsiTimes(Function):
+    @staticmethod
+    def forward(ctx, g, x):
+        ctx.save_for_backward(g, x)
+        return g * torch.from_numpy(special.psi(x.detach().numpy()))
+
+    @staticmethod
+    def backward(ctx, h):
+        g, x = (t.detach() for t in ctx.saved_tensors)
+        psi, slope = special.psi(x.numpy()), special.polygamma(1, x.numpy())
+        return h * torch.from_numpy(psi), h * g * torch.from_numpy(slope).to(x.dtype)
+
+
+class LogGamma"""
+SLOPE = "Polygamma.apply(x, 0)"
 EXERCISE_4 = Exercise(
     number="5.4",
     name="LogGamma",
@@ -291,27 +329,28 @@ EXERCISE_4 = Exercise(
     stub="class LogGamma(Function): ...",
     wrong=[
         (
-            {
-                SLOPE: "grad_output * torch.from_numpy(special.psi("
-                "ctx.saved_tensors[0].detach().numpy()))"
-            },
+            {SLOPE: "torch.from_numpy(special.psi(x.detach().numpy()))"},
             "silently wrong",
         ),
         (
-            {SLOPE: SLOPE.replace("grad_output", "torch.ones_like(grad_output)")},
-            "grad_output",
+            {
+                "class LogGamma": TWICE,
+                f"grad_output * {SLOPE}": "PsiTimes.apply(grad_output, x)",
+            },
+            "third derivative",
         ),
-        ({SLOPE: "None"}, "is None"),
+        ({f"grad_output * {SLOPE}": SLOPE}, "grad_output"),
+        ({f"grad_output * {SLOPE}": "None"}, "is None"),
     ],
     like=torch.lgamma,
     inputs=(Inputs(shapes="N D", of=lambda x: 1 + x.abs()),),
     order=2,
-    success="the first two derivatives are right.",
+    properties=[_third_derivative],
+    success="the first three derivatives are right.",
     hints=(
-        "The slope is a function of `grad_output` and `x`. Make it a Function.",
-        "For g · psi(x), where h arrives: h · psi(x) for `g`, h · g · polygamma(1, x) "
-        "for `x`.",
+        "What must `backward` call, so that its own derivative is known?",
+        "polygamma(n, x) as a Function of its own. Its slope is polygamma(n + 1, x).",
     ),
-    explanation="The backward of `PsiTimes` is the second derivative. A third needs a "
-    "third Function, or torch.lgamma, which has them all.",
+    explanation="`Polygamma` calls itself in `backward`, so every derivative is right. "
+    "torch.lgamma has them, too.",
 )

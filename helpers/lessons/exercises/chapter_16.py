@@ -153,6 +153,11 @@ WHEELS = {  # says: files, tags, whether there is a problem
         False,
     ),
     N_("a good wheel with two tags"): ((*MODULES, SO), [LINUX, OLDER], False),
+    N_("a good wheel of Python only, with two tags"): (
+        MODULES,
+        ["py2-none-any", "py3-none-any"],
+        False,
+    ),
 }
 
 
