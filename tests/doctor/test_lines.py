@@ -13,7 +13,7 @@ from helpers.lessons.cases import PATIENTS
 from helpers.lessons.cases.case import function, matrix
 from helpers.lessons.cases.layers import Recurrence
 from helpers.lessons.judge.source import edited, made_of, source_of
-from tests.doctor.common import errors
+from tests.doctor.common import Half, errors
 
 ARGUMENTS = PATIENTS["Recurrence"].inputs
 HEAD = """
@@ -131,3 +131,10 @@ def test_a_loop_that_is_edited_ends():
 
     found = errors(examine(function(lambda x: x * x, backward), *matrix()))
     assert [f.code for f in found] == ["scaled"]
+
+
+def test_a_budget_serves_several_examinations():
+    budget = Budget(4)
+    for _once in range(3):
+        report = examine(Half, torch.ones(2, 3, dtype=torch.float64), lines=budget)
+        assert report.findings[0].change, report

@@ -36,12 +36,18 @@ class Budget:
           some ten seconds on an idle machine, by what is counted of its work
     seconds: since the examination began; the last bound, so that the words do not
           depend on how busy a machine is
+
+    An examination takes `afresh`, so that one Budget may be given to several.
     """
 
     def __init__(self, runs=2000, seconds=60.0):
         self.runs, self.seconds, self.start = runs, seconds, time.monotonic()
         self.spent, self.stopped = 0, ""
         self.known = []  # edits found for one gradient, tried first for the next
+
+    def afresh(self):
+        """The same, of which nothing is spent."""
+        return Budget(self.runs, self.seconds)
 
     def fit(self, subject):
         """No more runs than this function may take."""

@@ -200,20 +200,28 @@ class Call:
 
     @contextlib.contextmanager
     def as_then(self):
-        """For a while, what a module holds has the values that it had at the call."""
-        now = [(t, t.detach().clone(), value) for t, value in self.values]
-        changed = [each for each in now if not equal(each[1], each[2])]
+        """For a while, what a module holds is as it was at the call, without `.grad`."""
+        now = [
+            (t, t.detach().clone(), t.is_leaf and t.grad) for t, _then in self.values
+        ]
 
-        def put(k):
+        def put(values):
             with torch.no_grad():
-                for each in changed:
-                    each[0].copy_(each[k])
+                for (t, _then), value in zip(self.values, values, strict=True):
+                    if not equal(t, value):
+                        t.copy_(value)
 
-        put(2)
+        put(then for _t, then in self.values)
         try:
+            for t, _now, grad in now:
+                if grad is not False:
+                    t.grad = None
             yield
         finally:
-            put(1)
+            put(value for _t, value, _grad in now)
+            for t, _now, grad in now:
+                if grad is not False:
+                    t.grad = grad
 
     def held(self):
         """The tensors in the arguments that the doctor does not replace."""

@@ -17,6 +17,7 @@ from ..words import listed
 from . import goals
 from .chain import FirstWrong, first_wrong
 from .goals import exits, other_flag
+from .grammar import CUTS
 
 __all__ = ["exits", "find", "other_flag", "uncut_if"]
 
@@ -54,7 +55,7 @@ def find(wrong, budget, few):
     with forgiving():
         budget.fit(subject)
         codes = [code for code in goals.forward_codes(subject) if not code.cls]
-        if change := goals.uncut_if(subject, codes, right):
+        if change := goals.right_by(CUTS, subject, codes, right):
             return Repair(change)
         first = first_wrong(wrong, budget)
         found = goals.right_if(wrong, budget, few, first)
@@ -73,4 +74,5 @@ def find(wrong, budget, few):
 def uncut_if(subject, right):
     """The `Change` of backward, or of what is saved for it, that makes right() true."""
     saving = [code for code in goals.forward_codes(subject) if code.cls]
-    return goals.uncut_if(subject, goals.backward_codes(subject) + saving, right)
+    codes = goals.backward_codes(subject) + saving
+    return goals.right_by(CUTS, subject, codes, right)

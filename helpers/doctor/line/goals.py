@@ -209,11 +209,6 @@ def guard_of(wrong):
 # --- right if something were not cut off from autograd --------------------------------
 
 
-def uncut_if(subject, codes, right):
-    """The `Change` by which enough stays in autograd for right(), or None."""
-    return right_by(CUTS, subject, codes, right)
-
-
 def other_flag(subject):
     """The `Change` of a `needs_input_grad` that is right wherever one is asked for."""
     codes = [c for c in backward_codes(subject) if harmless(c, c.cls)]

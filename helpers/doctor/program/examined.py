@@ -67,41 +67,40 @@ def until(end):
         EXAMINING.pop()
 
 
-def examine_all(calls, end, faithful, accept, reference, child):
+def examine_all(calls, end, child, **options):
     """Yields (k, report) for each of the calls, or a sentence that says why not.
 
     child: in a process of its own, where the system can fork and no GPU is in use
+    options: of `Examination`
     """
     can_fork = hasattr(os, "fork") and not torch.cuda.is_initialized()
     way = in_a_child if child and can_fork else in_here
-    yield from way(calls, end, faithful, accept, reference)
+    yield from way(calls, end, options)
 
 
-def in_here(calls, end, faithful, accept, reference):
+def in_here(calls, end, options):
     lines = True  # are looked for until the first error has been found
     for k, call in enumerate(calls):
         budget = Budget(seconds=FOR_LINES * (end - time.monotonic()))
-        report = examined(call, end, faithful, accept, reference, lines and budget)
+        report = examined(call, end, lines and budget, options)
         lines = lines and getattr(report, "ok", True)
         yield k, report
 
 
-def examined(call, end, faithful, accept, reference, lines):
+def examined(call, end, lines, options):
     """The report on a call as the program made it, or why there is none."""
     try:
-        with until(end), undisturbed(), unchanged(call), call.as_then():
+        with until(end), undisturbed(), call.as_then():
             # What is held in low precision cannot be doubled, nor can what it makes.
             held = [t.dtype for t in call.held() if is_number(t)]
             low = any(torch.finfo(dtype).eps > 1e-10 for dtype in held)
             exam = Examination(
                 *call.again(),
-                faithful,
                 of_a_program=True,
                 as_given=low,
                 lines=lines,
-                accept=accept,
-                reference=reference,
                 shared=call.shared,
+                **options,
             )
             if exam.subject.lower and call.autocasts:
                 # In which it is precise.
@@ -152,28 +151,10 @@ def returns_another(call, exam):
     return False
 
 
-@contextlib.contextmanager
-def unchanged(call):
-    """Afterwards the tensors that arguments hold are what they were."""
-    held = [(t, t.detach().clone(), t.grad if t.is_leaf else None) for t in call.held()]
-    for tensor, _value, grad in held:
-        if grad is not None:
-            tensor.grad = None
-    try:
-        yield
-    finally:
-        for tensor, value, grad in held:
-            if not torch.equal(tensor, value):
-                with torch.no_grad():
-                    tensor.copy_(value)
-            if tensor.is_leaf:
-                tensor.grad = grad
-
-
 # --- in a child -----------------------------------------------------------------------
 
 
-def in_a_child(calls, end, faithful, accept, reference):
+def in_a_child(calls, end, options):
     """The same, from a child.
 
     What ends the child is the outcome of the call under way.
@@ -183,7 +164,7 @@ def in_a_child(calls, end, faithful, accept, reference):
         warnings.simplefilter("ignore")
         pid = os.fork()
     if not pid:
-        send_all(sender, calls, end, faithful, accept, reference)
+        send_all(sender, calls, end, options)
     sender.close()
     following = 0
     try:
@@ -213,7 +194,7 @@ def ended(code):
     return Report("", [CRASHED(how=how)])
 
 
-def send_all(sender, calls, end, faithful, accept, reference):
+def send_all(sender, calls, end, options):
     """Sends what `in_here` yields, and None when it is done; never returns."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
@@ -222,7 +203,7 @@ def send_all(sender, calls, end, faithful, accept, reference):
             os.dup2(nothing, standard)
         faulthandler.disable()  # a crash is reported, not dumped
         torch.set_num_threads(1)  # the parent's other threads are not here
-        results = in_here(calls, end, faithful, accept, reference)
+        results = in_here(calls, end, options)
         try:
             torch.ones((), requires_grad=True).backward()
         except RuntimeError:  # as where torch.compile came before the first backward

@@ -65,11 +65,11 @@ def waiting(patterns):
     return sorted((p for p in patterns if p.outcome is None), key=lambda p: p.kept.size)
 
 
-def examine(patterns, seconds, *options):
+def examine(patterns, seconds, **options):
     """Examine the patterns of one Function, for at most this many seconds."""
     end = time.monotonic() + seconds
     while (some := waiting(patterns)) and time.monotonic() < end:
-        for k, outcome in examine_all([p.kept for p in some], end, *options):
+        for k, outcome in examine_all([p.kept for p in some], end, **options):
             some[k].outcome = outcome
     for p in waiting(patterns):
         p.outcome = _(OVER)
@@ -293,11 +293,13 @@ class Rounds:
         for k, (visit, patterns) in enumerate(heard):
             left, name = end - time.monotonic(), visit.full_name
             share = max(left / (len(heard) - k), min(left, LEAST))
-            accept = f"`{self.accept.format(name)}`"
-            faithful = faithful_as(name, self.faithful)
             known = self.references.items()
-            reference = next((fn for given, fn in known if among(name, [given])), None)
-            examine(patterns, share, faithful, accept, reference, self.child)
+            options = {
+                "accept": f"`{self.accept.format(name)}`",
+                "faithful": faithful_as(name, self.faithful),
+                "reference": next((fn for g, fn in known if among(name, [g])), None),
+            }
+            examine(patterns, share, child=self.child, **options)
 
     def unmatched(self, names):
         """The names that the caller gave, and that no Function has."""

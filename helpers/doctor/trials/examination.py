@@ -119,7 +119,7 @@ class Examination:
             self.subject = self.subject.but(leaves=set())
         self.state = State(self.subject)
         self.findings, self.dice, self.examined = [], Dice(), True
-        self.lines = Budget() if lines is True else lines
+        self.lines = (Budget() if lines is True else lines.afresh()) if lines else None
         if as_given:
             self.subject = self.subject.but(lower=None)
         self.first = None  # the gradients of the first backward pass
