@@ -135,6 +135,9 @@ class Derivation:
             made[name] = t.flatten()[drawn]
             if t.is_floating_point():
                 made[name] *= 1 - 0.1 * torch.rand(shape, generator=self.random)
+            elif change and t.dtype != torch.bool:  # it may point into a smaller tensor
+                within = made[name] % max(min(change.values()), 1)
+                made[name] = torch.where(made[name] < 0, made[name], within)
         return made
 
     def same(self, tensors):

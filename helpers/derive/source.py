@@ -235,7 +235,11 @@ class Pattern:
         for size, letter in self.letters.items():
             if (self.step.get(size) or 1) > 1:
                 bad.append(f"{letter} % {self.step[size]} != 0")
-            bad += [f"{letter} == {small}" for small in self.never.get(size, ())]
+            for small in self.never.get(size, ()):
+                is_lead = self.lead and size == first.shape[0]  # its letter is a tuple
+                bad.append(
+                    f"{small} in {letter}" if is_lead else f"{letter} == {small}"
+                )
         for guard, held in self.tape.guards.items():
             for node in reversed(self.tape.nodes):
                 known = f"({node.source})" if node.source else node.name

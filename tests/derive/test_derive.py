@@ -231,6 +231,21 @@ def half_detached(x):
     return x * x.detach()
 
 
+def picked(logits, target):
+    log_probs = torch.log_softmax(logits, -1)
+    return -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1).mean()
+
+
+def test_an_index_may_point_at_each_place_and_an_empty_batch_is_refused():
+    (logits,), target = example((4, 6)), torch.tensor([5, 0, 3, 5])
+    apply = built(derive(picked, logits, target))
+    x = logits[:3, :4].detach().requires_grad_()
+    pairs = (f(x, target[:3] % 4) for f in (apply, picked))
+    assert torch.allclose(*(grad(y, x)[0] for y in pairs))
+    with pytest.raises(ValueError, match="not derived for 0 in N"):
+        apply(logits[:0], target[:0])
+
+
 def test_a_guard_of_the_trace_is_checked():
     (x,) = example((4, 6))
     for function, other in ((only_large, x[:2]), (counted, x[:3]), (gated, None)):
