@@ -425,8 +425,8 @@ def on_page(app, document, template, context, doctree):
         for script in ("expression.js", "attempts.js"):
             app.add_js_file(script)  # to this page alone
     images = {name: Path(app.srcdir, file) for file, name in app.builder.images.items()}
-    folder = Path(app.outdir, app.builder.imagedir)
-    context["body"] = for_a_phone(context["body"], images, folder)
+    beside = Path(app.outdir, app.builder.imagedir)
+    context["body"] = for_a_phone(context["body"], images, beside)
     if context["has_maths_elements"]:
         fonts = context["pathto"]("_static", resource=True)
         context["body"], style = set_formulas(context["body"], fonts)
