@@ -150,7 +150,7 @@ def test_an_outcome_and_what_follows_are_revealed_by_clicks(page, lab, folder):
     for hidden in (outcome.first, why.first):
         expect(hidden).to_be_hidden()
     cell.locator(".jp-Placeholder").click()
-    expect(outcome.first).to_contain_text("12.0")
+    expect(outcome.first).to_contain_text("[4.0, 2.0]")
     following.locator("summary").click()
     expect(why.first).to_be_visible()
 
