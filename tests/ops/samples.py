@@ -52,7 +52,8 @@ def spiked(x, slope):
     """The step, and the surrogate's series around x."""
     constant = x.detach()
     difference, falling = x - constant, 1 + slope * constant.abs()
-    curvature = -2 * slope * constant.sign() / falling**3
+    side = torch.where(constant < 0, -1.0, 1.0).to(x.dtype)  # at 0, from the right
+    curvature = -2 * slope * side / falling**3
     step = (constant > 0).to(x.dtype)
     return step + difference / falling**2 + difference**2 * curvature / 2
 

@@ -26,7 +26,7 @@ from helpers.ops.linear import Linear
 from helpers.ops.linear_cross_entropy import LinearCrossEntropyLoss
 from helpers.ops.recompute import ReversibleSequential, recompute
 from helpers.ops.softplus import SoftplusLayer
-from tests.common import assert_agree, assert_refused
+from tests.common import TOLERANCE, assert_agree, assert_refused, random
 from tests.ops.table import NOT_IN_THE_TABLE, OPS, TORCH
 
 ROOT = Path(__file__).parents[2]
@@ -104,6 +104,28 @@ def test_gradcheck_and_gradgradcheck(op, sample, dtype):
         with pytest.raises(GradcheckError):
             gradcheck(op.function, arguments, **options)
     assert gradgradcheck(op.function, arguments, check_fwd_over_rev=True, **options)
+
+
+def second_derivatives(function, arguments):
+    leaves = list(filter(is_differentiable, arguments))
+    result = function(*arguments)
+    weight = random(*result.shape, dtype=result.dtype, seed=1)
+    slopes = torch.autograd.grad(result, leaves, weight, create_graph=True)
+    slopes = [slope for slope in slopes if slope.requires_grad]
+    weights = [random(*s.shape, dtype=s.dtype, seed=2) for s in slopes]
+    if not slopes:
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    return torch.autograd.grad(slopes, leaves, weights, materialize_grads=True)
+
+
+@each_op
+def test_second_derivatives_agree_far_out(op):
+    for name, arguments in op.samples(torch.float64).items():
+        if name.startswith("far"):
+            pair = (
+                second_derivatives(f, arguments) for f in (op.function, op.reference)
+            )
+            torch.testing.assert_close(*pair, **TOLERANCE[torch.float64])
 
 
 @each_op
