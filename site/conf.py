@@ -453,6 +453,8 @@ def fold_on_a_phone(found):
     """A table of 19, whose cells are told the heads of their columns."""
     head, _, body = found[2].partition("</thead>")
     names = [re.sub("<.+?>", "", name) for name in re.findall("<th.+?</th>", head)]
+    if names[-1].isdigit():  # one looks along its rows
+        return f"{found[1]}matrix {found[2]}{found[3]}"
 
     def with_heads(row):
         left = iter(names)
