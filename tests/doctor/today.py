@@ -624,3 +624,67 @@ case(
     note="double-backward-refused",
     never=("once_differentiable",),
 )(torch.nn.EmbeddingBag(5, 3).double())
+
+
+# --- gradients that go elsewhere, too -------------------------------------------------
+
+
+def trained(**kept):
+    """An input, and a weight with what the program has made for it."""
+    x, weight = f64((3, 4), (5, 4))()
+    for name, value in kept.items():
+        setattr(weight.requires_grad_(), name, torch.full_like(weight, value))
+    return x.requires_grad_(), weight.requires_grad_()
+
+
+@case("", trained, "`x`, `weight` at 3 points, first order")
+class ToGrad(Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.t()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
+        weight.grad += g.t() @ x
+        return g @ weight, None
+
+
+slip(
+    "ToGradTwice",
+    ToGrad,
+    trained,
+    {"g.t() @ x": "2 * g.t() @ x"},
+    "scaled",
+    cases=TODAY,
+)
+
+
+@case(
+    "", functools.partial(trained, grad=3.0), "`x`, `weight` at 3 points, first order"
+)
+class ToGradThatIs(ToGrad):
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        weight.grad += g.t() @ x
+        return g @ weight, None
+
+
+@case(
+    "needs-input-grad-ignored",
+    functools.partial(trained, main_grad=0.0),
+    "first and second order",
+)
+class ToBoth(ToGrad):
+    """Returns the gradient, and keeps its sum and that of its squares."""
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        grad = g.t() @ x
+        weight.main_grad += grad.detach() + grad.detach() ** 2
+        return g @ weight, grad

@@ -27,7 +27,15 @@ from .private import (
     without_modes,
 )
 from .source import HERE, LIBRARIES, LIBRARY, closure, module_of
-from .tensors import as_vector, equal, has_gradient, mapped, tensors
+from .tensors import (
+    as_vector,
+    attributes_of,
+    carry,
+    equal,
+    has_gradient,
+    mapped,
+    tensors,
+)
 
 # --- which Function, and which call of it ---------------------------------------------
 
@@ -169,7 +177,7 @@ class Call:
                 tensor, torch.nn.Parameter
             ):
                 raise TypeError(f"a copy of a {type(tensor).__name__} is none")
-            vars(made).update({k: kept(v) for k, v in vars(tensor).items()})
+            carry(made, attributes_of(tensor))
             return made.requires_grad_(needs)
 
         known = {id(t) for a in args for t in held(a)}
@@ -253,11 +261,6 @@ class Call:
             # So that it is examined as the apply of a Function.
             apply.__self__ = self.cls
         return apply, args, kwargs
-
-
-def kept(value):
-    """A copy of what is an attribute of a tensor, such as `main_grad`."""
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def fresh(value):

@@ -24,6 +24,8 @@ from .private import (
 from .source import closure, only_compute
 from .tensors import (
     as_vector,
+    attributes_of,
+    carry,
     differentiable,
     equal,
     has_gradient,
@@ -57,9 +59,9 @@ class Run:
     returned: list  # all outputs, as pairs (name, tensor)
     state: list  # of the module, as forward has left it
     examined: list  # those of `passed` that belong to the leaves
-    sums: list  # their attributes, such as `main_grad`, to which backward may add
+    sums: list  # their `.grad` and attributes, to which backward may add
     freed: bool = False  # has backward freed the memory of what was saved?
-    added: bool = False  # has it added to an attribute, such as `main_grad`?
+    added: bool = False  # is that the gradient, or a part of it?
 
     @functools.cached_property
     def outside(self):
@@ -109,38 +111,43 @@ def parameters_held(fn, arguments, slots):
     return {k: (owners[id(t)], t) for k, t in numbered if id(t) in owners}
 
 
-def attribute(value, of):
-    """A copy of what is kept as an attribute of a tensor, in the dtype of its copy."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    is_sum = is_number(value) and value.shape == of.shape
-    return value.detach().to(of.dtype if is_sum else value.dtype, copy=True)
-
-
 def sums_of(tensor):
     """{name: (attribute, a copy)} of those to which backward may add this gradient."""
-    if not tensor.requires_grad:
+    if not tensor.requires_grad or tensor.retains_grad:
         return {}
     return {
-        name: (value, value.clone())
-        for name, value in vars(tensor).items()
-        if is_number(value) and value.shape == tensor.shape
+        name: (value, value if value is None else value.clone())
+        for name, value in ({"grad": tensor.grad} | vars(tensor)).items()
+        if name == "grad" or is_number(value) and value.shape == tensor.shape
     }
 
 
 def as_before(tensor, sums):
     """Give the attributes the values that they had when forward ran."""
     for name, (attribute, value) in sums.items():
-        if getattr(tensor, name, None) is not attribute or not equal(attribute, value):
+        if attribute is None:
+            tensor.grad = None
+        elif getattr(tensor, name, None) is not attribute or not equal(
+            attribute, value
+        ):
             setattr(tensor, name, attribute.copy_(value))
 
 
-def with_sums(grad, tensor, sums):
-    """The gradient, and what backward has added to the attributes of its tensor."""
+def with_sums(returned, tensor, sums):
+    """The gradient that is returned, and what backward has added to `.grad`.
+
+    Where it returns none, or zeros, also what it has added to other attributes.
+    """
+    grad = returned
     for name, (_attribute, value) in sums.items():
         now = getattr(tensor, name, value)
-        if is_number(now) and now.shape == value.shape and not equal(now, value):
-            grad = now - value if grad is None else grad + (now - value)
+        if not is_number(now) or now.shape != tensor.shape:
+            continue
+        if value is not None and equal(now, value):
+            continue
+        if name == "grad" or returned is None or not returned.any():
+            now = now if value is None else now - value
+            grad = now if grad is None else grad + now
     return grad
 
 
@@ -234,7 +241,7 @@ class Subject:
         attributes = []  # which no copy of a module has
         if self.is_module:
             given = [*module.named_parameters(), *module.named_buffers()]
-            attributes = [dict(vars(t)) for _name, t in given]
+            attributes = [attributes_of(t) for _name, t in given]
             with contextlib.suppress(Exception):  # what cannot be copied is used itself
                 module = copy.deepcopy(module)
             fn = module if owner is None else getattr(module, fn.__name__)
@@ -265,11 +272,9 @@ class Subject:
         self.names = [name for name, _t in slots]
         self.leaves = {name for name, t in slots if t.requires_grad and t.is_leaf}
         self.original = [t.detach() for _name, t in slots]
-        # Such as `main_grad`, to which a backward may add instead of returning it.
-        self.attributes = [
-            dict(vars(t)) for _name, t in slots[: len(slots) - len(state)]
-        ]
-        self.attributes += attributes
+        # Of these, as of a parameter's `main_grad`, backward may make sums.
+        beside = slots[: len(slots) - len(state)]
+        self.attributes = [attributes_of(t) for _name, t in beside] + attributes
         self.tensors, self.examined = self.original, examined
         self.eps = eps_of(self.values)
         dtypes = (v.dtype.to_real() for v in self.values)
@@ -396,8 +401,7 @@ class Subject:
         # Clones, not leaves: a function may rightly change its input in place.
         passed = [self.lay(t) if is_dense(t) else t.clone() for t in given.values()]
         for one, held in zip(passed, self.attributes, strict=True):
-            for name, value in held.items():
-                setattr(one, name, attribute(value, one))
+            carry(one, held)
         for k, (_owner, parameter) in self.held.items():
             passed[k] = parameter
         saved = []

@@ -38,6 +38,24 @@ def tensors(obj, name=""):
     return found
 
 
+def attributes_of(tensor):
+    """{name: value} of what a tensor carries, such as `main_grad`, and its `.grad`."""
+    grad = tensor.grad if tensor.is_leaf else None
+    return vars(tensor) | ({} if grad is None else {"grad": grad})
+
+
+def carry(tensor, attributes):
+    """Give a tensor copies of these attributes, in its dtype."""
+    for name, value in attributes.items():
+        if isinstance(value, torch.Tensor):
+            is_sum = is_number(value) and value.shape == tensor.shape
+            if name == "grad" and not is_sum:  # of another size
+                continue
+            dtype = tensor.dtype if is_sum else value.dtype
+            value = value.detach().to(dtype, copy=True)
+        setattr(tensor, name, value)
+
+
 def is_dense(tensor):
     if tensor.is_nested or tensor.is_meta or has_own_operations(tensor):
         return False

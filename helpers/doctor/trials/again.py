@@ -240,7 +240,7 @@ def copy_asked(subject):
 
 def another_user(exam):
     """Is the gradient the same where another use of each input has come first?"""
-    if not exam.has_own_nodes:
+    if not exam.has_own_nodes or exam.run.added:
         return
     run = exam.another_run()
     if any(t._version for t in run.examined):  # changed in place: it is an output
