@@ -5,7 +5,7 @@ import re
 
 import torch
 
-from .rules import BROADCASTS, gradients
+from .rules import BROADCASTS, SCALAR, gradients
 from .simple import Simple, broken, pretty
 from .tape import SCOPE
 
@@ -75,7 +75,9 @@ class Backward:
             # A gradient without dimensions would take the dtype of what it meets.
             tensors = [a.value for a in node.args if isinstance(a, type(node))]
             mixed = any(t.is_floating_point() and not t.requires_grad for t in tensors)
-            g = self.total(node, whole=node.op not in BROADCASTS or mixed)
+            alone = not any(self.values[p].dim() for p in self.parts[node])
+            fits = node.op in BROADCASTS or alone and node.op in SCALAR
+            g = self.total(node, whole=mixed or not fits)
         else:
             return
         if node.op == "input":
@@ -176,7 +178,7 @@ class Backward:
                         del texts[other]
         for step in texts:
             self.cancel(step, texts)
-        for step in texts:
+        for step in sorted(texts, key=lambda i: -max(map(results.index, need[i]))):
             if step not in self.names:
                 self.names[step] = fresh(self.name(step), self.taken)
         kept = {*texts}
@@ -230,17 +232,19 @@ class Backward:
         """By what is done to what: exp_x, a_over_b."""
         source = self.steps[step]
         tree = ast.parse(source, mode="eval").body
-        numbers = {str(n) for n in self.tape.nodes if n.op == "number"}
-        words = [self.name(i) for i in IDS.findall(source) if i not in numbers]
-        op = type(getattr(tree, "op", tree)).__name__
+        words = [self.name(i).removeprefix("ctx.") for i in IDS.findall(source)]
+        op = type(getattr(tree, "op", getattr(tree, "ops", [tree])[0])).__name__
         alone, between, word = OPS.get(op, "part _ part").split()
         method = getattr(getattr(tree, "func", tree), "attr", "").removesuffix("_like")
         name = f"{method or alone}_{words[0]}" if words else method or word
-        if method in ("mT", "T", "unsqueeze"):
+        if method in ("mT", "T", "transpose", "unsqueeze"):
             name = words[0]
+        right = getattr(getattr(tree, "comparators", [tree])[0], "value", "")
+        if isinstance(right, int):
+            name = f"{words[0]}{between}{right}"
         if len(words) > 1 and not method:
             name = between.join(words) if len({*words}) > 1 else f"squared_{words[0]}"
-        return name if len(name) < 17 else method or word
+        return name if len(name) < 20 else method or word
 
 
 # What is done to one, between two, and to what has a long name.
@@ -251,7 +255,13 @@ OPS = {
     "Add": "shifted _plus_ total",
     "Sub": "shifted _minus_ difference",
     "Pow": "power _ power",
-    "Compare": "mask _and_ mask",
+    "Invert": "not _ mask",
+    "Eq": "mask _is_ mask",
+    "NotEq": "mask _is_not_ mask",
+    "Gt": "mask _above_ mask",
+    "GtE": "mask _from_ mask",
+    "Lt": "mask _below_ mask",
+    "LtE": "mask _up_to_ mask",
 }
 SHORT = 53  # columns of what takes in a named one
 
@@ -262,6 +272,10 @@ class Emit(ast.NodeTransformer):
 
     def visit(self, tree):
         tree = self.generic_visit(tree)
+        method = getattr(tree, "func", None)
+        if getattr(method, "attr", "") == "unsqueeze":
+            if not self.backward.value(method.value).dim():
+                return method.value  # one number broadcasts as it is
         if isinstance(tree, OPERATIONS):
             if isinstance(self.backward.value(tree), torch.Tensor):
                 return ast.Name(self.backward.step(ast.unparse(tree)))

@@ -1,5 +1,6 @@
 """Derive, try on what was not traced, and print only what was right everywhere."""
 
+import contextlib
 import inspect
 import warnings
 
@@ -53,7 +54,9 @@ def derive(function, *arguments, save=()):
         torch.set_num_threads(1)  # small tensors: a second thread only waits
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about sizes that are tried
-            return Derivation(function, tensors, constants, save).source
+            with contextlib.suppress(Refused):
+                return Derivation(function, tensors, constants, save, False).source
+            return Derivation(function, tensors, constants, save, True).source
     finally:
         torch.set_num_threads(threads)
 
@@ -62,8 +65,9 @@ DTYPES = torch.float32, torch.bfloat16
 
 
 class Derivation:
-    def __init__(self, function, tensors, constants, save):
+    def __init__(self, function, tensors, constants, save, at_zero):
         self.function, self.constants, self.save = function, constants, save
+        self.at_zero = at_zero
         self.random = torch.Generator().manual_seed(0)
         definition(function)
         self.tensors = {
@@ -96,7 +100,7 @@ class Derivation:
         self.verify()
 
     def traced(self, tensors):
-        tape = Tape(self.function, {**tensors, **self.constants})
+        tape = Tape(self.function, {**tensors, **self.constants}, self.at_zero)
         saved = [tape.locals.get(name) for name in self.save]
         try:
             return tape, Backward(tape, saved)
@@ -246,8 +250,8 @@ class Derivation:
         first = grad(outputs, inputs, upstream, create_graph=not self.saved, **options)
         if not self.saved:
             along = sum((g * like(g)).sum() for g in first)
-            if along.requires_grad:
-                found += grad(along, [*inputs, *upstream], **options)
+            along = along + 0 * sum(t.sum() for t in upstream)  # on which it always depends
+            found += grad(along, [*inputs, *upstream], **options)
         return found + list(first), which
 
     def wrong(self, tensors, wanted=None):
@@ -292,7 +296,14 @@ class Derivation:
         def turned(t):
             return t.mT.contiguous().mT if t.dim() > 1 else t.repeat_interleave(2)[::2]
 
+        def partly_zero(t):
+            kept = torch.ones_like(t)
+            if t.dim():
+                kept[:1], kept[..., :1] = 0, 0
+            return t * kept
+
         changes = {"ties": torch.round, "non-contiguous tensors": turned}
+        changes["a row and a column of zeros"] = partly_zero
         changes |= {"zeros": torch.zeros_like, "ones": torch.ones_like}
         changes |= {str(d): lambda t, d=d: t.to(d) for d in DTYPES}
         tries = [("its own sizes", self.tensors)]

@@ -85,6 +85,7 @@ REDUCTIONS = table("""
 WHOLE = table("""
     T: g.mT
     broadcast_to: g
+    diagonal: g.diag_embed(REST)
     expand: g
     expand_as: g
     flatten: g.reshape(SIZES)
@@ -180,7 +181,10 @@ def reduction(node, g, tape):
     words = dict(
         a=a, g=g, y=node, G=g + back, Y=f"{node}{back}", N=count, DIM=tape.text(dim)
     )
-    return [(a, fill(*REDUCTIONS[node.op], **words))]
+    (formula,) = REDUCTIONS[node.op]
+    if not tape.at_zero:
+        formula = formula.replace(".masked_fill(Y == 0, math.inf)", "")
+    return [(a, fill(formula, **words))]
 
 
 @rule("pow")
@@ -188,7 +192,8 @@ def power(node, g, tape):
     a, b = node.args
     if isinstance(b, type(node)):
         raise Refused("`pow` with a tensor as exponent: write exp(b * log(a))")
-    slope = {1: "1", 2: f"{a}"}.get(tape.plain(b)) or f"{a} ** {tape.text(b - 1)}"
+    plain = None if "_" in tape.text(b) else tape.plain(b)
+    slope = {1: "1", 2: f"{a}"}.get(plain) or f"{a} ** {tape.text(b - 1)}"
     return [(a, f"{tape.text(b)} * {g} * {slope}")]
 
 
@@ -368,3 +373,5 @@ def convolution(node, g, tape):
 KNOWN = CONSTANT.union(ELEMENTWISE, REDUCTIONS, WHOLE, OTHERS)
 # Whose formula is right where g is smaller than the result, and broadcasts.
 BROADCASTS = {"pow", "elu", "leaky_relu", "clamp", "expand", *ELEMENTWISE}
+# Where it is also right for one number.
+SCALAR = {*REDUCTIONS} - {"cumsum", "log_softmax", "softmax"}

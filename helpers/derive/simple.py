@@ -56,7 +56,8 @@ class Simple(ast.NodeTransformer):
     def parts(self, tree):
         op, method = getattr(tree, "op", None), getattr(tree, "func", tree)
         if isinstance(tree, ast.Constant) and type(tree.value) in (int, float):
-            return tree.value, 1, []
+            if len(repr(tree.value)) < 6:  # a longer one is recognized by its digits
+                return tree.value, 1, []
         if isinstance(op, ast.USub):
             above, below, factors = self.parts(tree.operand)
             return -above, below, factors
@@ -86,8 +87,8 @@ class Simple(ast.NodeTransformer):
             ratio = above / below
             whole = ratio and 1 / ratio % 1 == 0
             above, below = (1, 1 / ratio) if whole else (ratio, 1)
-        if above * below < 0:
-            above, below = -abs(above), abs(below)
+        if below < 0:
+            above, below = -above, -below
         self.cancel(factors)
         tree = None
         if abs(above) != 1 or not factors or factors[0][1]:

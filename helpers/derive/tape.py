@@ -161,10 +161,14 @@ class Spelled(ast.NodeTransformer):
 
 
 class Tape(TorchFunctionMode):
-    """What `function` does with `arguments`: tensors and Python values, by name."""
+    """What `function` does with `arguments`: tensors and Python values, by name.
 
-    def __init__(self, function, arguments):
+    at_zero: whether a norm of zero is to have PyTorch's gradient there, which is zero.
+    """
+
+    def __init__(self, function, arguments, at_zero):
         super().__init__()
+        self.at_zero = at_zero
         self.nodes, self.of, self.guards, self.leaks = [], {}, {}, set()
         tree, self.spot = definition(function)[0], {}
         self.trees = {place(t): t for t in ast.walk(tree) if isinstance(t, ast.expr)}
