@@ -8,6 +8,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from helpers.lessons.cases.case import (
+    Case,
     Linear,
     Multiply,
     affine,
@@ -688,3 +689,35 @@ class ToBoth(ToGrad):
         grad = g.t() @ x
         weight.main_grad += grad.detach() + grad.detach() ** 2
         return g @ weight, grad
+
+
+class Rounded(Function):
+    """Rounds its gradients at random, as one who trains in few bits wants it."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        gx, gy = g * y, g * x
+        return torch.floor(4 * gx + torch.rand_like(gx)) / 4, gy
+
+
+RANDOM = "backward-not-deterministic"
+TODAY += [
+    Case("Rounded", Rounded, f64((3,), (3,)), RANDOM, ("If that is meant",)),
+    Case(
+        "RoundedAsMeant",
+        Rounded,
+        f32((3,), (3,)),
+        note=RANDOM,
+        says=("not judged: `x` (it is another each time)",),
+        options={"faithful": {"x": False}},
+    ),
+    Case(
+        "OtherMeant", Rounded, f32((3,), (3,)), RANDOM, options={"faithful": {"y": 0}}
+    ),
+]

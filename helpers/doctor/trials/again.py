@@ -9,6 +9,7 @@ import contextlib
 import functools
 import inspect
 import itertools
+from dataclasses import replace
 
 import torch
 
@@ -17,7 +18,7 @@ from ..function.budget import Work
 from ..function.isolation import CallError
 from ..function.source import Source, UnsuitableError
 from ..function.subject import graph, resized, with_other_arguments
-from ..report import error, warning
+from ..report import MEANT, error, warning
 from ..words import N_, _
 
 NOT_DETERMINISTIC = error(
@@ -111,11 +112,12 @@ def calls_between(exam):
         return [None] * len(subject.values)
 
 
+DRAWS = N_("for another random state, because it draws random numbers")
 REPEATED = (  # text, when, gradients
     (NOT_DETERMINISTIC, N_("the second time"), second_time),
     (
         NOT_DETERMINISTIC,
-        N_("for another random state, because it draws random numbers"),
+        DRAWS,
         functools.partial(second_time, seed=2),
     ),
     (
@@ -135,9 +137,17 @@ def repeated(exam):
     """Is the gradient the same once more, and in other calls?"""
     for text, when, changed in REPEATED:
         raising = ONLY_ONCE if text is NOT_DETERMINISTIC else None
+        meant = {"meant": MEANT, "accept": exam.accept} if when is DRAWS else {}
         changed = functools.partial(changed, exam)
-        same = yield from exam.compare(text, changed, raising=raising, when=_(when))
-        if not same:
+        for finding in exam.compare(
+            text, changed, raising=raising, when=_(when), **meant
+        ):
+            random = finding.code == NOT_DETERMINISTIC.code
+            if random and not exam.is_faithful(finding.input):
+                finding = replace(finding, severity="note", meant="")
+                for x in itertools.filterfalse(exam.is_faithful, exam.subject.inputs):
+                    exam.not_judged(x, _("it is another each time"), meant=True)
+            yield finding
             return
 
 

@@ -484,9 +484,9 @@ class Examination:
             yield told(self.subject, raised, raising or text, x, **words)
             return False
         expected = expected or self.first
-        for name, *pair in zip(
-            self.subject.inputs, found, expected, self.floors, strict=True
-        ):
+        pairs = zip(self.subject.inputs, found, expected, self.floors, strict=True)
+        # What is not meant comes first.
+        for name, *pair in sorted(pairs, key=lambda p: not self.is_faithful(p[0])):
             if not self.same(*pair):
                 message = text.none if pair[0] is None else text.message
                 yield text(x or name, message=message, **words)
