@@ -2,9 +2,11 @@
 
 import html
 import json
+import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd.function import once_differentiable
@@ -349,11 +351,26 @@ def test_checkpoint_is_no_fault_of_a_rule_for_vmap():
     assert examine(again, torch.ones(2, 3)).ok
 
 
-OWN = torch.Generator()
+OWN, OF_NUMPY, OF_PYTHON = torch.Generator(), np.random.default_rng(), random.Random()
 
 
 def dropout(x):
     return x * (torch.rand(x.shape, generator=OWN) > 0.5)
+
+
+def times_numpys(x):
+    return x * torch.from_numpy(OF_NUMPY.random(x.shape))
+
+
+def times_new_ones(x):
+    return x * torch.from_numpy(np.random.default_rng().random(x.shape))
+
+
+def times_pythons(x):
+    return x * OF_PYTHON.random()
+
+
+DRAWN = dropout, times_numpys, times_new_ones, times_pythons
 
 
 def hard_choice(x):
@@ -367,7 +384,7 @@ def hard_choice(x):
         (lambda x: x[:0], torch.ones(3), "the output has no elements"),
         (torch.sin, Wrapped(torch.ones(3)), "operations of its own"),
         (hard_choice, torch.arange(3.0), "it is an estimator's"),
-        (dropout, torch.ones(9), "draws from a torch.Generator of its own"),
+        *((fn, torch.ones(9), "draws from a generator of its own") for fn in DRAWN),
     ],
 )
 def test_what_cannot_be_judged_has_its_reason(fn, x, why):

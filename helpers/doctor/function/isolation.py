@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import random
 import signal
 import sys
@@ -90,6 +91,22 @@ class OwnGenerators(TorchFunctionMode):
     """Notes whether random numbers come from other generators than the default."""
 
     used = False
+
+    @contextlib.contextmanager
+    def everywhere(self):
+        """Inside, from those of Python, too, and from what the system seeds."""
+        before, default = sys.getprofile(), random.random.__self__
+
+        def hear(_frame, event, called):
+            owner = event == "c_call" and getattr(called, "__self__", None)
+            own = isinstance(owner, random.Random) and owner is not default
+            self.used |= own or called is os.urandom
+
+        sys.setprofile(hear)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         self.used |= bool(kwargs) and kwargs.get("generator") is not None

@@ -83,8 +83,8 @@ NOT_DETERMINISTIC = error(
     "uninitialised memory, races",
 )
 OWN_GENERATOR = N_(
-    "forward draws from a torch.Generator of its own, which no seed of the doctor "
-    "reaches: examine it with the default one"
+    "forward draws from a generator of its own, which no seed of the doctor reaches: "
+    "examine it with the default one"
 )
 
 
@@ -121,8 +121,9 @@ def forward_twice(exam):
             there = subject.run(near).outputs
             again = exam.another_run(needs=subject.records).outputs
         if not exam.all_same(again, outputs):
-            with OwnGenerators() as own:
+            with OwnGenerators() as own, own.everywhere():
                 exam.another_run()
+            own.used |= exam.state.has_generator()
             for x in subject.inputs if own.used else ():
                 exam.not_judged(x, _(OWN_GENERATOR))
             if not own.used:

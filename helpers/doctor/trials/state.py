@@ -51,6 +51,11 @@ class State:
         """Does something else stand anywhere than before the first call?"""
         return any(True for _place in self.differences(self.start, self.now()))
 
+    def has_generator(self):
+        """Does a generator of NumPy stand anywhere?"""
+        stand = (value for place in self.start for value in place.values())
+        return any(hasattr(type(value), "_bit_generator") for value in stand)
+
     def restore(self, state=None):
         """Put back what stood there at that time; by default, before the first call."""
         state = self.start if state is None else state
