@@ -721,3 +721,34 @@ TODAY += [
         "OtherMeant", Rounded, f32((3,), (3,)), RANDOM, options={"faithful": {"y": 0}}
     ),
 ]
+
+
+# --- a backward that runs once ----------------------------------------------------------
+
+
+@case("reference-cycle backward-only-once", f64((3,)), "Backward breaks the cycle")
+class LetsGo(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.y = x.exp()
+        return ctx.y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        y = ctx.y
+        del ctx.y
+        return g * y
+
+
+@case("tensor-on-ctx backward-only-once", f64((3, 4), (3, 4)), "at 3 points")
+class Pops(Multiply):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.factors = [x, y]
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        gy = g * ctx.factors.pop(0)
+        return g * ctx.factors.pop(), gy

@@ -250,6 +250,7 @@ REFERENCE_CYCLE = error(
     "waits for Python's garbage collector.",
     look="ctx.save_for_backward",
 )
+BROKEN = N_("Backward breaks the cycle: that is so only where none runs.")
 FOR_GOOD = N_(
     ", and where backward uses it, a second derivative, if there is one, takes it for "
     "a constant"
@@ -268,11 +269,27 @@ def what_ctx_holds(exam):
             where = {"path": re.sub(r"^ctx\['(\w+)'\]", r"ctx.\1", path)}
             x = given.get(id(t))
             if t.grad_fn is node:
-                yield REFERENCE_CYCLE(**where)
+                broken = is_broken(exam, path)
+                words = {"severity": "warning", "further": [_(BROKEN)]}
+                yield REFERENCE_CYCLE(**where, **words if broken else {})
             elif x:
                 yield TENSOR_ON_CTX(x, **where, also="", or_else="")
             elif differentiable(t) and not is_constant(exam, path, t):
                 yield TENSOR_ON_CTX(**where, also=_(FOR_GOOD), or_else=_(BOTH))
+
+
+def is_broken(exam, path):
+    """Does ctx hold nothing there after a backward pass?"""
+    run = exam.another_run()
+    with contextlib.suppress(CallError):
+        exam.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
+    return not held_at(path, run)
+
+
+def held_at(path, run):
+    """What stands there on the ctx of each Function."""
+    nodes = nodes_in_python(run.outputs)
+    return [t for node in nodes for name, t in held_by(node) if name == path]
 
 
 def held_by(node):
@@ -291,13 +308,7 @@ def is_constant(exam, path, t):
     """Is what ctx holds the same for other inputs, as a window or a table is?"""
     others = [exam.dice.nearby(-v) for v in exam.subject.values]
     try:
-        found = nodes_in_python(exam.subject.run(others).outputs)
+        found = held_at(path, exam.subject.run(others))
     except CallError:
         return False
-    same = [
-        torch.equal(t, other)
-        for node in found
-        for name, other in held_by(node)
-        if name == path
-    ]
-    return bool(same) and all(same)
+    return bool(found) and all(torch.equal(t, other) for other in found)
