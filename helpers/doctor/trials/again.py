@@ -18,6 +18,7 @@ from ..function.budget import Work
 from ..function.isolation import CallError
 from ..function.source import Source, UnsuitableError
 from ..function.subject import graph, resized, with_other_arguments
+from ..function.tensors import Dice, is_number
 from ..report import MEANT, error, warning
 from ..words import N_, _
 
@@ -216,19 +217,59 @@ def layouts(exam):
             return
 
 
+def one_row():
+    return lambda t: t[:1].expand_as(t) if t.dim() and is_number(t) else t
+
+
+def one_tensor():
+    known = {}
+    return lambda t: known.setdefault((t.shape, t.dtype), t) if t.requires_grad else t
+
+
+SAME = {  # which changes the numbers, too
+    N_("an expanded view of one row"): one_row,
+    N_("one and the same tensor"): one_tensor,
+}
+
+
+def in_layouts(exam):
+    """(when, found, expected, floors) for each layout that it takes."""
+
+    def handed(lay, noise=None):
+        """Outputs and gradients; noise: in memory of its own, but for this noise."""
+        dice = Dice()
+
+        def laid(t):
+            if noise is None or not is_number(t):
+                return lay(t.clone())
+            return lay(t) * (1 + noise * dice.normal(t))
+
+        other = exam.subject.but(lay=laid)
+        run = other.run(other.values)
+        return [*run.outputs, *other.backward(run, exam.vs)]
+
+    floors = [0.0] * len(exam.run.outputs) + exam.floors
+    for when, lay in ODD.items():
+        with contextlib.suppress(CallError):
+            yield when, handed(lay), [*exam.run.outputs, *exam.first], floors
+    # What is in one memory must not be changed in place.
+    alone = exam.run.added or exam.has("input-modified", "in-place-leaf")
+    modest = exam.subject.is_module or exam.subject.is_slow or not exam.has_own_nodes
+    for when, make in {} if alone or modest else SAME.items():
+        with contextlib.suppress(CallError):
+            expected, noisy = (handed(make(), n) for n in (0.0, 1e3 * exam.subject.eps))
+            if all(
+                map(exam.same, noisy, expected, floors)
+            ):  # not where rounding decides
+                yield when, handed(make()), expected, floors
+
+
 def input_layouts(exam):
     """The same of inputs, unless it refuses them."""
-    subject, expected = exam.subject, [*exam.run.outputs, *exam.first]
-    floors = [0.0] * len(exam.run.outputs) + exam.floors
+    subject = exam.subject
     names = [None] * len(exam.run.outputs) + subject.inputs
-    for when, lay in ODD.items() if not exam.draws else ():
-        other = subject.but(lay=lay)
-        try:
-            run = other.run(other.values)
-            found = [*run.outputs, *other.backward(run, exam.vs)]
-        except CallError:
-            continue
-        for x, *pair in zip(names, found, expected, floors, strict=True):
+    for when, *found in () if exam.draws else in_layouts(exam):
+        for x, *pair in zip(names, *found, strict=True):
             if not exam.same(*pair):
                 of_x = x and _("The gradient of `{x}`").format(x=x)
                 words = {"what": of_x or _("The output"), "when": _(when)}
