@@ -97,17 +97,20 @@ class Backward:
         parts = self.parts.get(node)
         if not parts:
             return None
-        terms = [
-            f"{parts.count(p)} * {p}" if parts.count(p) > 1 else p
-            for p in dict.fromkeys(parts)
-        ]
-        step = self.step(" + ".join(map(self.emit, terms)))
+        terms = []
+        for part in dict.fromkeys(parts):
+            times = f"{parts.count(part)} * " * (parts.count(part) > 1)
+            terms.append(self.emit(times + part))
+            if part in self.hints:
+                self.hints.setdefault(terms[-1], self.hints[part])
+        step = self.step(" + ".join(terms))
         if whole and self.values[step].shape != node.shape:
             step = self.emit(f"{step}.expand({self.tape.sizes(node)})")
         name = self.names.get(str(node))
         if step not in self.given and step not in self.names:
             if name and node.op != "input":
-                self.names[step] = fresh(f"grad_{name}", self.taken)
+                total = "total_" * (node in self.tape.outputs)
+                self.names[step] = fresh(f"{total}grad_{name}", self.taken)
             self.hints.setdefault(step, f"grad_{name or self.called(str(node))}")
         return step
 
@@ -151,7 +154,9 @@ class Backward:
         texts = {step: self.steps[step] for step in order}
         own, results = self.forward & {*self.names}, [*self.results.values()]
         for step in order:
-            left = set() if self.cheap(step) else {*texts} - own
+            left = {*texts} - own - {*self.names}
+            if self.cheap(step) and " ".join(texts.values()).count(f"{step}") > 1:
+                left = set()
             while found := left.intersection(IDS.findall(texts[step])):
                 other = min(found, key=lambda i: (len(texts[i]), i))
                 left.remove(other)
@@ -165,19 +170,12 @@ class Backward:
                     for source in (texts[step], put)
                 )
                 now, lines = (len(broken(now, 80 - deep)), broken(line, 80 - deep))
-                short = other not in self.names or len(line) < SHORT + len(
-                    self.name(step)
-                )
-                if (
-                    short
-                    and (len(lines) not in (3, 4) or len(lines) <= now)
-                    and max(map(len, lines)) <= 80 - deep
-                ):
+                if (len(lines) not in (3, 4) or len(lines) <= now) and max(
+                    map(len, lines)
+                ) <= 80 - deep:
                     texts[step] = ast.unparse(ast.parse(put))
                     if other not in IDS.findall(" ".join(texts.values())) + results:
                         del texts[other]
-        for step in texts:
-            self.cancel(step, texts)
         for step in sorted(texts, key=lambda i: -max(map(results.index, need[i]))):
             if step not in self.names:
                 self.names[step] = fresh(self.name(step), self.taken)
@@ -202,20 +200,6 @@ class Backward:
             if step not in apart
         ]
 
-    def cancel(self, step, texts):
-        """A number goes to the line that uses the step, where it cancels another."""
-        used = [i for i in texts for found in IDS.findall(texts[i]) if found == step]
-        if step in self.names or len(used) != 1 or {step, *used} & self.forward:
-            return
-        (line,) = used
-        simple = Simple(self.value)
-        tree = simple.visit(ast.parse(texts[step], mode="eval").body)
-        above, below, _ = simple.parts(tree)
-        moved = re.sub(rf"\b{step}\b", f"({step} * {above} / {below})", texts[line])
-        if len(self.final(line, moved)) < len(self.final(line, texts[line])):
-            texts[line], self.hints[step] = moved, self.called(step)
-            texts[step] = f"({texts[step]}) * {below} / {above}"
-
     def cheap(self, step):
         return step not in self.names and CHEAP.fullmatch(self.steps[step])
 
@@ -236,8 +220,9 @@ class Backward:
         op = type(getattr(tree, "op", getattr(tree, "ops", [tree])[0])).__name__
         alone, between, word = OPS.get(op, "part _ part").split()
         method = getattr(getattr(tree, "func", tree), "attr", "").removesuffix("_like")
-        name = f"{method or alone}_{words[0]}" if words else method or word
-        if method in ("mT", "T", "transpose", "unsqueeze"):
+        done = "rows_of" if method == "flatten" else method or alone
+        name = f"{done}_{words[0]}" if words else method or word
+        if method in ("mT", "T", "transpose", "unsqueeze") or op == "USub":
             name = words[0]
         right = getattr(getattr(tree, "comparators", [tree])[0], "value", "")
         if isinstance(right, int):
@@ -263,7 +248,6 @@ OPS = {
     "Lt": "mask _below_ mask",
     "LtE": "mask _up_to_ mask",
 }
-SHORT = 53  # columns of what takes in a named one
 
 
 class Emit(ast.NodeTransformer):

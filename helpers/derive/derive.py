@@ -250,7 +250,9 @@ class Derivation:
         first = grad(outputs, inputs, upstream, create_graph=not self.saved, **options)
         if not self.saved:
             along = sum((g * like(g)).sum() for g in first)
-            along = along + 0 * sum(t.sum() for t in upstream)  # on which it always depends
+            along = along + 0 * sum(
+                t.sum() for t in upstream
+            )  # on which it always depends
             found += grad(along, [*inputs, *upstream], **options)
         return found + list(first), which
 

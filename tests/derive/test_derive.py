@@ -162,8 +162,8 @@ WRITTEN = [
     (
         cosine,
         ((4, 6), (4, 6)),
-        " * norm_b / norm_a  #",
-        "quotient2.unsqueeze(-1) * b + ",
+        "grad_norm_b = grad_norm_a_norm_b * norm_a",
+        "grad_b_from_mul = ",
     ),
     (
         entropy,
@@ -175,7 +175,7 @@ WRITTEN = [
     (shares, ((4, 6),), "masked_fill_norm_x = norm_x.unsqueeze(-1).masked_fill("),
     (focal, ((4, 6), (4, 6)), " * 3.14159", "(p - target) ** (ctx.gamma - 1)"),
     (hidden, ((4, 6), (4, 6)), "mask_is_0 = mask == 0", ".masked_fill(mask_is_0, 0)"),
-    (halves, ((4, 6),), "def backward(ctx, grad_y):", "grad_x = grad_y * torch.exp(a)"),
+    (halves, ((4, 6),), "def backward(ctx, grad_y):", "grad_a = grad_y * torch.exp(a) / 2"),
     (swish, ((4, 6),), "grad_x = grad_output * sigmoid_x * (1 + x * (1 - sigmoid_x))"),
     (from_mean, ((4, 6),), " - grad_x_minus_mean_x.mean(-1, keepdim=True)"),
     (share_of_large, ((4, 6),), "(x > 1).sum(-1, keepdim=True) / x.shape[-1]"),
