@@ -31,6 +31,11 @@ def listed(parts, between=COMMA, last=None):
     return _(last or between).join([_(between).join(before), end] if before else [end])
 
 
+def quoted(names):
+    """Names as code, one after the other."""
+    return listed((f"`{name}`" for name in names), last=" and ")
+
+
 def followed(first, *others):
     """Sentences, one after the other; None or "" among the others stands for nothing."""
     for other in filter(None, others):

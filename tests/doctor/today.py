@@ -752,3 +752,68 @@ class Pops(Multiply):
     def backward(ctx, g):
         gy = g * ctx.factors.pop(0)
         return g * ctx.factors.pop(), gy
+
+
+# --- inputs that share their memory -----------------------------------------------------
+
+
+@case("input-layout", f64((3, 4), (3, 4)), "one and the same tensor")
+class ByAddress(Multiply):
+    """Takes what lies at one address for one input."""
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x, y), grads = ctx.saved_tensors, {}
+        for t, other in ((x, y), (y, x)):
+            grads[t.data_ptr()] = grads.get(t.data_ptr(), 0) + grad_output * other
+        return grads[x.data_ptr()], grads[y.data_ptr()]
+
+
+@case("input-layout", f64((3, 4)), "an expanded view of one row")
+class RowByRow(Sin):
+    """Lays its gradient out as the input, whose rows may lie in one place."""
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        grad = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+        for k, row in enumerate(grad_output * x.cos()):
+            grad[k] = row
+        return grad
+
+
+@case("", f64((4, 4), (4, 4)), "at 3 points")
+class LogVolume(Function):
+    """Of two inputs that are the same, or of equal rows, only rounding is left."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return torch.linalg.slogdet(x).logabsdet + (x - y + 1e-13).norm().log()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        off = x - y + 1e-13
+        grad = g * off / off.norm() ** 2
+        return g * torch.linalg.pinv(x).mT + grad, -grad
+
+
+@case(
+    "",
+    lambda: tuple(1 * t.requires_grad_() for t in draw((3,), (3,))),
+    note="input-modified",
+)
+class TimesInPlace(Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x.clone(), y)
+        ctx.mark_dirty(x)
+        return x.mul_(y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * y, g * x

@@ -136,88 +136,31 @@ def contents(code):
 
 # --- do they nothing but compute? -----------------------------------------------------
 
-BUILTINS = {
-    "abs",
-    "all",
-    "any",
-    "bool",
-    "complex",
-    "dict",
-    "divmod",
-    "enumerate",
-    "float",
-    "int",
-    "len",
-    "list",
-    "map",
-    "max",
-    "min",
-    "pow",
-    "range",
-    "reversed",
-    "round",
-    "set",
-    "slice",
-    "sorted",
-    "sum",
-    "tuple",
-    "zip",
-    "isinstance",
-    "AssertionError",
-    "NotImplementedError",
-    "RuntimeError",
-    "TypeError",
-    "ValueError",
-}
-MODULES = {
-    "torch",
-    "torch.nn",
-    "torch.nn.functional",
-    "torch.fft",
-    "torch.linalg",
-    "torch.special",
-    "math",
-    "operator",
-    "itertools",
-    "functools",
-}
+BUILTINS = set(
+    """
+    abs all any bool complex dict divmod enumerate float int len list map max min
+    pow range reversed round set slice sorted sum tuple zip isinstance
+    AssertionError NotImplementedError RuntimeError TypeError ValueError
+    """.split()
+)
+MODULES = set(
+    """
+    torch torch.nn torch.nn.functional torch.fft torch.linalg torch.special math
+    operator itertools functools
+    """.split()
+)
 OF_THESE = MODULES | {"_operator", "torch.functional", "torch._C._nn"}
-NEVER = {
-    "backends",
-    "classes",
-    "cuda",
-    "cycle",
-    "data_ptr",
-    "distributed",
-    "from_blob",
-    "hub",
-    "jit",
-    "library",
-    "load",
-    "manual_seed",
-    "mps",
-    "multiprocessing",
-    "numpy",
-    "ops",
-    "resize_",
-    "save",
-    "setitem",
-    "storage",
-    "untyped_storage",
-    "utils",
-    "xpu",
-}
-REFUSED = (
-    ast.Import,
-    ast.ImportFrom,
-    ast.Global,
-    ast.Nonlocal,
-    ast.Yield,
-    ast.YieldFrom,
-    ast.Delete,
-    ast.ClassDef,
-    ast.Try,
-    ast.While,
+NEVER = set(
+    """
+    backends classes cuda cycle data_ptr distributed from_blob hub jit library load
+    manual_seed mps multiprocessing numpy ops resize_ save setitem storage
+    untyped_storage utils xpu
+    """.split()
+)
+REFUSED = tuple(
+    getattr(ast, name)
+    for name in "Import ImportFrom Global Nonlocal Yield "
+    "YieldFrom Delete ClassDef Try While".split()
 )
 SETTERS = {"set_grad_enabled", "set_materialize_grads"}
 CONTEXTS = {"no_grad", "enable_grad", "set_grad_enabled", "autocast"}

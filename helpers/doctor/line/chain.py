@@ -560,7 +560,19 @@ class Search:
         self.stay, self.proofs, self.paths = guard_of(wrong), 0, 0
         self.sums = {}  # by name: the last `Target` that is a sum of uses
         self.grads = [g for g in grads if isinstance(g, torch.Tensor)]
+        self.draws = (
+            (self.events, self.record),
+            (self.events_again, self.again),
+        )
         self.held = {key: self.target_of(key) for key in self.events}
+
+    def name(self, key):
+        return self.chain.backward.name(key)
+
+    def holds(self, key, target):
+        """Does this local hold it, at both draws?"""
+        pairs = ((events[key], record) for events, record in self.draws)
+        return all(alike(value, target.of(record, value)) for value, record in pairs)
 
     def found(self):
         """The first local that is wrong.
@@ -585,14 +597,14 @@ class Search:
 
     def is_forwards(self, key, value):
         """Is it right as it is, for forward has computed it, too, by no other name?"""
-        name = self.chain.backward.name(key)
+        name = self.name(key)
         of_forward = [local for local in self.record.locals if local.name == name]
         known = of_forward or self.record.locals
         return any(alike(value, local.value) for local in known)
 
     def is_of_another(self, key, held):
         """Does its name say that it should hold the gradient of another local?"""
-        name = self.chain.backward.name(key)
+        name = self.name(key)
         if name is None or self.is_mate(name, held):
             return False
         return any(self.is_mate(name, t) for t in self.targets(self.events[key]))
@@ -601,13 +613,9 @@ class Search:
         """The `Target` whose value this local holds at two draws, or None."""
         if key not in self.events_again or is_flat(self.events[key]):
             return None
-        pairs = (
-            (self.events[key], self.record),
-            (self.events_again[key], self.again),
-        )
-        name = self.chain.backward.name(key)
+        name = self.name(key)
         for target in (*self.targets(self.events[key]), *self.next_sums(name)):
-            if all(alike(value, target.of(record, value)) for value, record in pairs):
+            if self.holds(key, target):
                 if name and target.uses:
                     self.sums[name] = target
                 return target
@@ -643,7 +651,7 @@ class Search:
 
     def likely(self, key, value):
         """(target, relation) of what this local may be meant to hold."""
-        name, fitting = self.chain.backward.name(key), [*self.targets(value)]
+        name, fitting = self.name(key), [*self.targets(value)]
         whole = [t for t in fitting if t.uses is None]
         for target in () if is_flat(value) else whole:
             if there := self.part_of(key, target):
@@ -674,7 +682,7 @@ class Search:
 
         And what was handed over, or is a use, is what it is.
         """
-        returned = self.chain.backward.name(key) is None
+        returned = self.name(key) is None
         given = any(alike(value, g) for g in self.grads)
         held = self.held[key]
         right = held and not self.is_of_another(key, held)
@@ -692,26 +700,22 @@ class Search:
             return None
         for size in range(n - 1, 0, -1):
             for uses in itertools.combinations(range(n), size):
-                part = replace(target, uses=uses)
-                if alike(self.events[key], part.of(self.record, self.events[key])):
-                    other = self.events_again[key]
-                    if alike(other, part.of(self.again, other)):
-                        return uses
+                if self.holds(key, replace(target, uses=uses)):
+                    return uses
         return None
 
     def path_missing(self, key, target):
         """The `Path` through which nothing comes to this local, or None."""
-        name = self.chain.backward.name(key)
+        name = self.name(key)
         if self.turns(key) > 1 or not self.is_mate(name, target):
             return None
-        records = (self.events, self.record), (self.events_again, self.again)
         for j, local in enumerate(self.record.locals):
             uses = range(len(local.uses) if 1 < len(local.uses) <= USES else 0)
             for path in [(j, k) for k in uses if j != target.local]:
                 if self.paths >= PATHS:
                     return None
                 self.paths += 1
-                if all(self.lacks(*pair, key, target, path) for pair in records):
+                if all(self.lacks(*pair, key, target, path) for pair in self.draws):
                     return Path(*path)
         return None
 
@@ -728,10 +732,7 @@ class Search:
     def factor_of(self, key, target):
         """The factor of the right gradient, the same at two draws, or None."""
         found = []
-        for events, record in (
-            (self.events, self.record),
-            (self.events_again, self.again),
-        ):
+        for events, record in self.draws:
             value = events[key]
             right = target.of(record, value)
             size = right.norm() ** 2
@@ -759,7 +760,7 @@ class Search:
 
     def in_each_run(self, key, target):
         """The same for each run of the loop in which the local stands, or None."""
-        local, name = self.record.locals[target.local], self.chain.backward.name(key)
+        local, name = self.record.locals[target.local], self.name(key)
         if self.turns(key) == 1 or name is None or target.uses or target.value:
             return None
         of_name = versions(self.record, local.name, local.line)[::-1]
@@ -799,7 +800,7 @@ class Search:
         said = [
             _(RIGHT).format(here=self.here(k), other=self.record.locals[t.local].name)
             for k, t in known.values()
-            if self.chain.backward.name(k)
+            if self.name(k)
         ]
         file = site.code.fn.__code__.co_filename
         what = _(text).format(**gaps)
@@ -812,7 +813,7 @@ class Search:
         """What backward holds there, in words."""
         line, name = (
             self.chain.backward.sites[key[0]].line,
-            self.chain.backward.name(key),
+            self.name(key),
         )
         if name is None:
             x = self.chain.forward.argument(self.chain.ctx_too + (key[2] or 0))

@@ -15,39 +15,40 @@ import torch
 from ..words import _
 from .edits import STANDS, Edit
 
-FAMILIES = [  # functions and methods that are taken for one another
-    "sum mean prod amax amin norm logsumexp",
-    "max min",
-    "maximum minimum",
-    "sin cos",
-    "sinh cosh tanh",
-    "sigmoid tanh relu softplus erf softmax log_softmax",
-    "exp log expm1 log1p",
-    "log2 log log10",
-    "sqrt rsqrt square reciprocal",
-    "abs sign sgn",
-    "tril triu",
-    "asin acos",
-    "floor ceil round trunc",
-    "zeros_like ones_like",
-    "real imag",
-    "fft ifft",
-    "rfft irfft",
-    "var std",
-    "argmax argmin",
-    "gt ge",
-    "lt le",
-    "eq ne",
-    "mul div add sub",
-    "mm bmm matmul",
-    "scatter scatter_add",
-    "scatter_ scatter_add_",
-    "index_copy_ index_add_",
-    "expand repeat",
-    "conv1d conv_transpose1d",
-    "conv2d conv_transpose2d",
-    "add_ sub_ mul_ div_",
-]
+# Functions and methods that are taken for one another.
+FAMILIES = """
+    sum mean prod amax amin norm logsumexp
+    max min
+    maximum minimum
+    sin cos
+    sinh cosh tanh
+    sigmoid tanh relu softplus erf softmax log_softmax
+    exp log expm1 log1p
+    log2 log log10
+    sqrt rsqrt square reciprocal
+    abs sign sgn
+    tril triu
+    asin acos
+    floor ceil round trunc
+    zeros_like ones_like
+    real imag
+    fft ifft
+    rfft irfft
+    var std
+    argmax argmin
+    gt ge
+    lt le
+    eq ne
+    mul div add sub
+    mm bmm matmul
+    scatter scatter_add
+    scatter_ scatter_add_
+    index_copy_ index_add_
+    expand repeat
+    conv1d conv_transpose1d
+    conv2d conv_transpose2d
+    add_ sub_ mul_ div_
+""".splitlines()
 OPERATORS = {
     ast.Add: "+",
     ast.Sub: "-",

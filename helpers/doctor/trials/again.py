@@ -146,8 +146,8 @@ def repeated(exam):
             random = finding.code == NOT_DETERMINISTIC.code
             if random and not exam.is_faithful(finding.input):
                 finding = replace(finding, severity="note", meant="")
-                for x in itertools.filterfalse(exam.is_faithful, exam.subject.inputs):
-                    exam.not_judged(x, _("it is another each time"), meant=True)
+                these = itertools.filterfalse(exam.is_faithful, exam.subject.inputs)
+                exam.not_judged(_("it is another each time"), *these, meant=True)
             yield finding
             return
 
@@ -180,10 +180,6 @@ def laid(t, order, gap=None, wide=False):
     return there.permute([order.index(d) for d in range(t.dim())])
 
 
-def as_is(dims):
-    return dims
-
-
 def reverse(dims):
     return dims[::-1]
 
@@ -195,12 +191,12 @@ def first_swapped(dims):
 FEW = 6  # calls with other sizes between two
 ODD = {
     N_("not contiguous"): functools.partial(laid, order=reverse, gap=-1),
-    N_("a slice of a wider tensor"): functools.partial(laid, order=as_is, wide=True),
+    N_("a slice of a wider tensor"): functools.partial(laid, order=list, wide=True),
     N_("transposed in its first two dimensions"): functools.partial(
         laid, order=first_swapped
     ),
     N_("every second row of a longer tensor"): functools.partial(
-        laid, order=as_is, gap=0
+        laid, order=list, gap=0
     ),
 }
 EXPANDED = N_("an expanded view, as `.sum()` makes it")
@@ -252,15 +248,14 @@ def in_layouts(exam):
     for when, lay in ODD.items():
         with contextlib.suppress(CallError):
             yield when, handed(lay), [*exam.run.outputs, *exam.first], floors
-    # What is in one memory must not be changed in place.
+    # What is in one memory must not be changed in place, nor added to.
     alone = exam.run.added or exam.has("input-modified", "in-place-leaf")
-    modest = exam.subject.is_module or exam.subject.is_slow or not exam.has_own_nodes
-    for when, make in {} if alone or modest else SAME.items():
+    alone |= exam.subject.is_module or not exam.has_own_nodes
+    for when, make in {} if alone else SAME.items():
         with contextlib.suppress(CallError):
             expected, noisy = (handed(make(), n) for n in (0.0, 1e3 * exam.subject.eps))
-            if all(
-                map(exam.same, noisy, expected, floors)
-            ):  # not where rounding decides
+            # Where rounding does not decide.
+            if all(map(exam.same, noisy, expected, floors)):
                 yield when, handed(make()), expected, floors
 
 

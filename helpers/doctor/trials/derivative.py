@@ -11,7 +11,7 @@ from ..function.isolation import CallError
 from ..function.tensors import as_vector, largest, worst
 from ..measure.screening import too_much
 from ..report import MEANT, POINTS, error, note
-from ..words import N_, _, listed
+from ..words import N_, _, quoted
 from .diagnosis import but_for_in_place, diagnosis, is_estimator
 from .judgement import Judgement
 from .screened import points_of, screened
@@ -35,8 +35,7 @@ NOT_NEARBY = N_("near the given point, forward raises or is not finite")
 def derivative_of_forward(exam):
     """Screen all gradients, measure what is suspected, and name what is wrong."""
     if exam.subject.reference and (differs := other_outputs(exam)):
-        for x in exam.subject.inputs:
-            exam.not_judged(x, _(DIFFERS))
+        exam.not_judged(_(DIFFERS))
         yield differs
         return
     try:
@@ -45,8 +44,7 @@ def derivative_of_forward(exam):
     except CallError as raised:
         if raised.phase != "forward":
             raise
-        for x in exam.subject.inputs:
-            exam.not_judged(x, _(RAISES))
+        exam.not_judged(_(RAISES))
         return
     for x, one in exam.judged.items():
         if 0 < one.points < POINTS and not one.why:
@@ -75,9 +73,9 @@ def derivative_of_forward(exam):
 
 def estimators(exam, inputs):
     """The note on gradients of these inputs, which are not judged."""
-    for x in inputs:
-        exam.not_judged(x, _("it is an estimator's, not this draw's"), meant=True)
-    return ESTIMATOR(which=listed((f"`{x}`" for x in inputs), last=" and "))
+    why = _("it is an estimator's, not this draw's")
+    exam.not_judged(why, *inputs, meant=True)
+    return ESTIMATOR(which=quoted(inputs))
 
 
 def other_outputs(exam):
@@ -147,8 +145,8 @@ def finding_of(exam, i, o, found, kept):
     others = {other.input: None for io, other in found.items() if io not in kept}
     also = [x for x in others if x != one.input]
     if also:
-        these = listed((f"`{x}`" for x in also), last=_(" and "))
-        words["further"] = [*words.get("further", ()), _(ALSO).format(these=these)]
+        said = _(ALSO).format(these=quoted(also))
+        words["further"] = [*words.get("further", ()), said]
     first = None if change else one.first
     finding = one.text(
         one.input, y, change=change, first=first, also_wrong=also, **words

@@ -14,7 +14,7 @@ from ..function.source import place_of, saving
 from ..function.tensors import as_vector
 from ..measure.gradient import are_right, in_a_corner
 from ..report import DRAWN, MEANT, TEXTS, Change, Text, note
-from ..words import N_, _, followed, listed
+from ..words import N_, _, followed, listed, quoted
 from .again import STATE_BETWEEN_CALLS
 
 UNFAITHFUL = note(
@@ -159,11 +159,10 @@ def but_for_in_place(exam, wrong):
         }
     told = dict.fromkeys(wrong[io].first.input for io in wrong if io not in rest)
     if told:
-        these = listed((f"`{x}`" for x in told), last=_(" and "))
         exam.findings[exam.findings.index(finding)] = replace(
             finding,
             severity="error",
-            message=followed(finding.message, _(AS_BEFORE).format(these=these)),
+            message=followed(finding.message, _(AS_BEFORE).format(these=quoted(told))),
             also_wrong=tuple(told),
         )
     return rest

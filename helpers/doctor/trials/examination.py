@@ -125,8 +125,8 @@ class Examination:
         self.first = None  # the gradients of the first backward pass
         self.judged = {x: Judged(x) for x in self.subject.inputs}
         same = {[*self.subject.arguments][k] for k in shared}
-        for x in same:
-            self.not_judged(x, _("another argument holds the same tensor"))
+        if same:
+            self.not_judged(_("another argument holds the same tensor"), *same)
         names, examined = self.subject.names, self.subject.examined
         examined = [k for k in examined if names[k] not in same]
         self.subject = self.subject.with_inputs(examined)
@@ -134,7 +134,7 @@ class Examination:
             why = _(
                 "it is a parameter of `{owner}`: examine the module that applies it"
             )
-            self.not_judged(self.subject.names[k], why.format(owner=owner))
+            self.not_judged(why.format(owner=owner), self.subject.names[k])
 
     def report(self, trials):
         """The report of these trials.
@@ -216,8 +216,7 @@ class Examination:
         except CallError as raised:
             self.examined = raised.phase != "forward" or self.first is not None
             if "donated buffers" in str(raised.error):
-                for x in self.subject.inputs:
-                    self.not_judged(x, _(DONATED))
+                self.not_judged(_(DONATED))
                 return
             yield told(self.subject, raised)
 
@@ -236,9 +235,10 @@ class Examination:
         given = self.faithful
         return given.get(x, True) if isinstance(given, dict) else given
 
-    def not_judged(self, x, why, meant=False):
-        """Say in the report that the gradient of this input was not judged, and why."""
-        self.judged[x] = Judged(x, why=why, meant=meant)
+    def not_judged(self, why, *inputs, meant=False):
+        """Say in the report that the gradients of these, or of all, were not judged."""
+        for x in inputs or self.subject.inputs:
+            self.judged[x] = Judged(x, why=why, meant=meant)
 
     def note_judged(self, x, **changes):
         """The same for what was judged of it."""
@@ -274,14 +274,14 @@ class Examination:
                 why = _("it requires no gradient, and the function fails once it does")
             if grad is None:
                 self.subject = before
-                self.not_judged(x, why, meant)
+                self.not_judged(why, x, meant=meant)
             else:
                 self.judged[x] = Judged(x)
         self.state.restore()
 
-    def try_out(self):
+    def try_out(self, run=None):
         """The gradients of one forward and one backward pass, or what they raise."""
-        run = self.another_run()
+        run = run or self.another_run()
         return self.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
 
     def copies_differ(self):

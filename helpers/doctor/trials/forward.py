@@ -33,11 +33,11 @@ def there_are_inputs(exam):
     """Is there anything to be differentiated? Notes what is left out."""
     for name, t in zip(exam.subject.names, exam.subject.tensors, strict=True):
         if has_own_operations(t):
-            exam.not_judged(name, _("its class has operations of its own"))
+            exam.not_judged(_("its class has operations of its own"), name)
         elif is_number(t) and not is_dense(t):
-            exam.not_judged(name, _("it is sparse or nested, not a dense tensor"))
+            exam.not_judged(_("it is sparse or nested, not a dense tensor"), name)
         elif is_number(t) and not t.numel():
-            exam.not_judged(name, _("it has no elements"))
+            exam.not_judged(_("it has no elements"), name)
     if exam.subject.values:
         return False
     exam.examined = False
@@ -94,9 +94,9 @@ def without_outputs(exam):
     why = _("an output of dtype {dtype} has no arithmetic, so there are no differences")
     if any(not t.numel() for t in others):
         why = _("the output has no elements")
-    for x in exam.subject.inputs if others else ():
-        exam.not_judged(x, why.format(dtype=brief(others[0].dtype)))
-    if not others:
+    if others:
+        exam.not_judged(why.format(dtype=brief(others[0].dtype)))
+    else:
         yield NO_OUTPUT(severity="note" if exam.run.others else None)
 
 
@@ -123,10 +123,9 @@ def forward_twice(exam):
         if not exam.all_same(again, outputs):
             with OwnGenerators() as own, own.everywhere():
                 exam.another_run()
-            own.used |= exam.state.has_generator()
-            for x in subject.inputs if own.used else ():
-                exam.not_judged(x, _(OWN_GENERATOR))
-            if not own.used:
+            if own.used or exam.state.has_generator():
+                exam.not_judged(_(OWN_GENERATOR))
+            else:
                 yield NOT_DETERMINISTIC(when=when)
             return True
         if exam.state.changed():  # as of a cache, or of what the first call initializes
@@ -160,8 +159,7 @@ def precision_inside(exam):
         yield COARSE_INSIDE(dtype=brief(dtype_of(coarse)))
     dtype = brief(dtype_of(max(subject.eps, exam.saved_coarsely)))
     if subject.eps > TOO_COARSE_FROM or exam.tolerance > 1:
-        for x in subject.inputs:
-            exam.not_judged(x, _("numbers are too coarse for differences"))
+        exam.not_judged(_("numbers are too coarse for differences"))
         yield TOO_COARSE(dtype=dtype)
     elif exam.tolerance > 1e-3:
         yield COARSE_SAVED(dtype=dtype, percent=brief(100 * exam.tolerance, 1))
@@ -282,7 +280,7 @@ def is_broken(exam, path):
     """Does ctx hold nothing there after a backward pass?"""
     run = exam.another_run()
     with contextlib.suppress(CallError):
-        exam.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
+        exam.try_out(run)
     return not held_at(path, run)
 
 

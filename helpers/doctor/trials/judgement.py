@@ -64,7 +64,7 @@ class Judgement:
         unknown = {s.i for s in self.suspected if s.verdict == "unknown"}
         self.left = unknown | set(sorted(inputs)[number:])
         for i in self.left:
-            self.exam.not_judged(subject.inputs[i], _(LONG))
+            self.exam.not_judged(_(LONG), subject.inputs[i])
 
     def measure(self, s):
         """Measure one. Is it wrong, or right after all?"""

@@ -21,7 +21,7 @@ from ..function.tensors import Dice, as_vector, is_number, shaped
 from ..measure.screening import Screening
 from ..measure.slopes import moved_by
 from ..report import CUT_OFF, error, note, warning
-from ..words import N_, _, listed
+from ..words import N_, _, listed, quoted
 from .examination import tolerance
 
 REFUSED = (
@@ -251,7 +251,7 @@ def accused(exam, of, wrong, is_right):
     for by, xs in groups.items():
         yield WRONG(
             xs[0],
-            which=listed((f"`{x}`" for x in xs), last=" and "),
+            which=quoted(xs),
             by=listed(by, last=" and "),
             severity=severity,
             change=change,
@@ -291,9 +291,9 @@ def constants_saved(exam):
     moving = {}  # by place
     for (t, name, place), (other, *_more) in zip(here, there, strict=False):
         if name and is_number(t) and not (t.requires_grad or torch.equal(t, other)):
-            moving.setdefault(place, []).append(f"`{name}`")
+            moving.setdefault(place, []).append(name)
     these = [
-        _("{names} ({place})").format(names=listed(xs, last=" and "), place=at)
+        _("{names} ({place})").format(names=quoted(xs), place=at)
         for at, xs in moving.items()
     ]
     return _(SAVED).format(these=listed(these)) if these else None
