@@ -26,7 +26,8 @@ class Backward:
         self.made = {source: step for step, source in self.steps.items()}
         self.forward = {str(n) for n in tape.nodes}
         self.values = {str(n): n.value for n in tape.nodes}
-        self.names, self.hints, taken = {}, {}, {"ctx", "torch", "F", "math", "need"}
+        self.names, self.hints, self.of = {}, {}, {}
+        taken = {"ctx", "torch", "F", "math", "need"}
         for node in tape.nodes:
             if node.name:
                 self.names[str(node)] = fresh(node.name, taken)
@@ -111,7 +112,7 @@ class Backward:
             if name and node.op != "input":
                 total = "total_" * (node in self.tape.outputs)
                 self.names[step] = fresh(f"{total}grad_{name}", self.taken)
-            self.hints.setdefault(step, f"grad_{name or self.called(str(node))}")
+            self.of.setdefault(step, str(node))
         return step
 
     def fit(self, step, argument, node):
@@ -152,10 +153,14 @@ class Backward:
             mark(result, result)
         order = sorted(need, key=lambda step: int(step[1:]))
         texts = {step: self.steps[step] for step in order}
-        own, results = self.forward & {*self.names}, [*self.results.values()]
+        results, whole = [*self.results.values()], {*self.names, *self.hints, *self.of}
         for step in order:
-            left = {*texts} - own - {*self.names}
-            if self.cheap(step) and " ".join(texts.values()).count(f"{step}") > 1:
+            # A line is cut where a gradient is whole.
+            left = {*texts} - {*(self.names if step in whole else whole)}
+            if (
+                self.cheap(step)
+                and IDS.findall(" ".join(texts.values())).count(step) > 1
+            ):
                 left = set()
             while found := left.intersection(IDS.findall(texts[step])):
                 other = min(found, key=lambda i: (len(texts[i]), i))
@@ -210,9 +215,13 @@ class Backward:
         return IDS.sub(lambda m: self.name(m[0]), pretty(ast.unparse(tree)))
 
     def name(self, step):
-        return self.names.get(step) or self.hints.get(step) or self.called(step)
+        found = self.names.get(step) or self.hints.get(step)
+        if not found and step in self.of:
+            node = self.of[step]
+            found = f"grad_{self.names.get(node) or self.called(node, 14)}"
+        return found or self.called(step)
 
-    def called(self, step):
+    def called(self, step, most=19):
         """By what is done to what: exp_x, a_over_b."""
         source = self.steps[step]
         tree = ast.parse(source, mode="eval").body
@@ -229,7 +238,7 @@ class Backward:
             name = f"{words[0]}{between}{right}"
         if len(words) > 1 and not method:
             name = between.join(words) if len({*words}) > 1 else f"squared_{words[0]}"
-        return name if len(name) < 20 else method or word
+        return name if len(name) <= most else method or word
 
 
 # What is done to one, between two, and to what has a long name.
