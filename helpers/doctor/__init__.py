@@ -86,7 +86,8 @@ def examine(fn, *inputs, faithful=True, lines=True, reference=None, **kwargs):
     faithful: False accepts a gradient that is not the derivative of forward (a
               straight-through estimator, gradient reversal, clipping), and examines
               neither its derivative nor its jvp; the rest is still examined. With {"x":
-              False}, only that of the input x.
+              False}, only that of the input x. Of one that is random, as of rounding in
+              few bits, nothing more is examined.
     lines:    False does not look for the line to change, which takes most of the time;
               a `Budget(runs, seconds)` says how long to look, by default 2000 runs and
               60 seconds.
@@ -96,6 +97,9 @@ def examine(fn, *inputs, faithful=True, lines=True, reference=None, **kwargs):
               kernel, C++ or Triton, or with `detach` where a gradient is meant to be
               another one. Its outputs are compared with those of fn, and its gradients
               take the place of differences; a jvp is not compared.
+
+    What backward adds to the `.grad` of an argument counts as its gradient; where it
+    returns none, so does what it adds to an attribute, such as `main_grad`.
 
     The report lists in `judged`, for each input, at how many points and to which order
     its gradient was compared with differences, and why not at more.

@@ -708,7 +708,7 @@ class Rounded(Function):
 
 RANDOM = "backward-not-deterministic"
 TODAY += [
-    Case("Rounded", Rounded, f64((3,), (3,)), RANDOM, ("If that is meant",)),
+    Case("Rounded", Rounded, f64((3,), (3,)), RANDOM),
     Case(
         "RoundedAsMeant",
         Rounded,

@@ -19,7 +19,7 @@ from ..function.isolation import CallError
 from ..function.source import Source, UnsuitableError
 from ..function.subject import graph, resized, with_other_arguments
 from ..function.tensors import Dice, is_number
-from ..report import MEANT, error, warning
+from ..report import error, warning
 from ..words import N_, _
 
 NOT_DETERMINISTIC = error(
@@ -113,12 +113,11 @@ def calls_between(exam):
         return [None] * len(subject.values)
 
 
-DRAWS = N_("for another random state, because it draws random numbers")
 REPEATED = (  # text, when, gradients
     (NOT_DETERMINISTIC, N_("the second time"), second_time),
     (
         NOT_DETERMINISTIC,
-        DRAWS,
+        N_("for another random state, because it draws random numbers"),
         functools.partial(second_time, seed=2),
     ),
     (
@@ -138,14 +137,11 @@ def repeated(exam):
     """Is the gradient the same once more, and in other calls?"""
     for text, when, changed in REPEATED:
         raising = ONLY_ONCE if text is NOT_DETERMINISTIC else None
-        meant = {"meant": MEANT, "accept": exam.accept} if when is DRAWS else {}
         changed = functools.partial(changed, exam)
-        for finding in exam.compare(
-            text, changed, raising=raising, when=_(when), **meant
-        ):
+        for finding in exam.compare(text, changed, raising=raising, when=_(when)):
             random = finding.code == NOT_DETERMINISTIC.code
             if random and not exam.is_faithful(finding.input):
-                finding = replace(finding, severity="note", meant="")
+                finding = replace(finding, severity="note")
                 these = itertools.filterfalse(exam.is_faithful, exam.subject.inputs)
                 exam.not_judged(_("it is another each time"), *these, meant=True)
             yield finding
