@@ -8,7 +8,8 @@ was given: no second evaluation in `backward`, and no hold on the input.
 Source: the pattern is `Exp` of the PyTorch notes,
 https://docs.pytorch.org/docs/2.15/autograd.html#torch.autograd.Function
 
-Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
+Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`. Under
+it, a `jvp` that reads a saved input takes `forward_ad.unpack_dual(input).primal`.
 
 >>> import torch
 >>> x = torch.tensor([0.0, 1.0], dtype=torch.float64, requires_grad=True)

@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -178,6 +179,21 @@ class Misspelt(torch.autograd.Function):
         return grad_output * ctx.saved_tensor[0]
 
 
+class SavesItsInput(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        with forward_ad._set_fwd_grad_enabled(True):
+            return 2 * ctx.saved_tensors[0] * tangent
+
+
 class TooLong(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows, x):
@@ -286,6 +302,16 @@ PROVOKED = {  # without a Function where that is the likeliest cause
     ),
     "Could not guard on data-dependent expression": lambda: exported(
         lambda x: x if x.sum() > 3 else 2 * x
+    ),
+    "to be a tuple of example positional inputs": lambda: torch.export.export(
+        nn.Linear(2, 2), torch.ones(3, 2)
+    ),
+    "its top-level keys must be the arg names": lambda: exported(torch.sin, y={}),
+    "could not infer output dtype": lambda: torch.ones(2, dtype=torch.int64).mean(),
+    "can't retain_grad": lambda: torch.ones(2).retain_grad(),
+    "must only return Tensors": lambda: torch.vmap(lambda x: 1.0)(torch.ones(2)),
+    "Setting a forward grad that itself has a forward gradient": lambda: torch.func.jvp(
+        SavesItsInput.apply, (torch.ones(2),), (torch.ones(2),)
     ),
     "Constraints violated": lambda: exported(
         lambda x: x.view(2, 4), x={0: torch.export.Dim("rows")}

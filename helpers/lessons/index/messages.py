@@ -16,15 +16,14 @@ MESSAGES = {
     "Gradients in eager mode": [
         Message("one of the variables needed for gradient computation has been "
                 "modified by an inplace operation",
-                "a saved tensor was changed in place: write `h = h + 1` for `h += "
-                "1`, and `optimizer.step()` after the last `backward`; "
-                "`set_detect_anomaly` names the operation that saved it",
+                "a saved tensor was changed in place: write `h = h + 1` for `h "
+                "+= 1`, and `optimizer.step()` after the last `backward`; "
+                "`set_detect_anomaly` names what saved it",
                 "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)",
                 short=True),
         Message("is a view and is being modified inplace",
-                "`forward`, `unbind`, `split` or a module with a full backward hook "
-                "returned a view, and someone writes into it: write `y = y + 1`, or "
-                "`clone()` first",
+                "`forward`, `unbind`, `split` or a module with a full backward "
+                "hook returned a view: write `y = y + 1`, or `clone()` first",
                 "02 Deeper: a view returned from forward (5 minutes)"),
         Message("a leaf Variable that requires grad",
                 "`is being used in an in-place operation`: a parameter is changed "
@@ -43,8 +42,9 @@ MESSAGES = {
                 "12 Recompute: activation checkpointing",
                 "inside a `backward`"),
         Message("element 0 of tensors does not require grad",
-                "the first derivative has no history: `create_graph=True`, or its "
-                "`backward` left autograd",
+                "the first derivative has no history: `create_graph=True`; or its `backward` "
+                "left autograd, also by `@once_differentiable`: PyTorch's operations need "
+                "neither",
                 "05 A gradient that can be differentiated: create_graph=True",
                 "of a second derivative"),
         Message("element 0 of tensors does not require grad",
@@ -84,7 +84,8 @@ MESSAGES = {
         Message("The .grad attribute of a Tensor that is not a leaf Tensor is being "
                 "accessed",
                 "no gradient is kept for what was computed, also by `.to()`: "
-                "`requires_grad_()` after it, or `h.retain_grad()` before `backward()`",
+                "`requires_grad_()` after it, or `h.retain_grad()` before `backward()`; "
+                "`can't retain_grad`: nothing before it requires a gradient",
                 "11 Deeper: see, clip and scale a gradient with hooks: register_hook "
                 "(5 minutes)"),
         Message("Using backward() with create_graph=True will create a reference cycle",
@@ -142,9 +143,9 @@ MESSAGES = {
                 "02 Leave out the sum",
                 short=True),
         Message("is invalid for input of size",
-                "`view` or `reshape` with numbers that do not fit, often at a last, "
-                "smaller batch: `x.flatten(1)`, or `x.view(len(x), -1)`; in a "
-                "`backward`: the input's shape, `ctx.shape`",
+                "numbers that do not fit, often at a last, smaller batch: "
+                "`x.flatten(1)`, or `x.view(len(x), -1)`; in a `backward`: the "
+                "input's shape, `ctx.shape`",
                 "03 A constant argument: its gradient is None"),
         Message("must be contiguous",
                 "a kernel's own check, which a transposed tensor fails, and the gradient of "
@@ -185,9 +186,9 @@ MESSAGES = {
                 "Function: `ctx` beside a `setup_context`, leave it out",
                 "10 Per-sample gradients: vmap(grad(loss))"),
         Message("unsupported operand type(s) for *: 'NoneType'",
-                "or `'NoneType' object has no attribute`: `.grad` is None before the first `backward`, and where no gradient "
-                "arrives; in a `backward` with `set_materialize_grads(False)`, too: "
-                "ask `is None`",
+                "or `'NoneType' object has no attribute`: `.grad` is None before the first "
+                "`backward`, and where no gradient arrives; in a `backward` with "
+                "`set_materialize_grads(False)`, too",
                 "03 When no gradient arrives: set_materialize_grads"),
         Message("Inference tensors cannot be saved for backward",
                 "or `Inplace update to inference tensor`, `Setting requires_grad=True on "
@@ -213,9 +214,9 @@ MESSAGES = {
                 "made of PyTorch's operations, else write a second Function for it",
                 "05 A backward in NumPy or C: once_differentiable"),
         Message("appears to not have been used in the graph",
-                "no path leads from the output to that tensor: detached, None returned, "
-                "or a slice made beside it, as `x[:, 0]`: ask for the gradient of `x`, "
-                "and cut that",
+                "no path leads from the output to that tensor: detached, None "
+                "returned; or a slice made beside it, as `x[:, 0]`: cut the "
+                "gradient of `x`; `allow_unused=True` gives None",
                 "03 The price: None travels on",
                 short=True),
         Message("appears to not have been used in the graph",
@@ -320,12 +321,13 @@ MESSAGES = {
                 "20 Forward mode: the derivative along a path"),
         Message("can require gradients",
                 "`Only Tensors of floating point`: an `nn.Parameter` of integers: `requires_grad=False`, or an "
-                "`nn.Buffer`; or integers under `torch.func.grad`: `x.float()` first",
+                "`nn.Buffer`; or integers under `torch.func.grad`, or in `mean` (`could not infer output dtype`): "
+                "`x.float()` first",
                 "06 Buffers: moved and saved, but not trained"),
         Message("attempting to assign a gradient with dtype",
                 "`.grad` in another dtype than the parameter: `g.to(p.dtype)`, or "
                 "`weight.grad_dtype`, with which SGD works, and Adam "
-                "raises (`expected dtype float`)",
+                "raises (`expected dtype float`, or `expected dtype c10::BFloat16`)",
                 "17 Deeper: where PyTorch adds up in bfloat16: embedding, index and "
                 ".grad, with grad_dtype (2 minutes)"),
         Message("attempting to assign a gradient of size",
@@ -439,13 +441,12 @@ MESSAGES = {
                 "`scaler.step` without `scaler.scale(loss).backward()`",
                 "17 Gradient underflow in float16, and the loss scale"),
         Message("not implemented for 'BFloat16'",
-                "this kernel has no such dtype, nor `'Half'`, `'Long'` (integers) or "
-                "`'Float8_e4m3fn'`: compute in "
-                "float32, and cast back; in a kernel of your own, add it to the "
-                "`switch` or to `AT_DISPATCH`",
+                "this kernel has no such dtype, nor `'Half'`, `'Long'` "
+                "(integers) or `'Float8_e4m3fn'`: compute in float32, and cast "
+                "back; in your own kernel, add it to `AT_DISPATCH`",
                 "17 Save for backward in bfloat16"),
         Message("with arguments from the",
-                "`Could not run …`: no kernel for this device or layout: "
+                "`Could not run …`: no kernel for this device or layout: move the tensor, "
                 "`register_kernel`, or `.to_dense()`",
                 "09 Deeper: a kernel for each device (1 minute)"),
         Message("Expected all tensors to be on the same device",
@@ -484,7 +485,8 @@ MESSAGES = {
                 "00 Will it run on this machine?"),
         Message("CompilationError",
                 "of Triton (its interpreter: `InterpreterError`): the line below names what `@triton.jit` does not know, such as "
-                "a size that is no `tl.constexpr`, or `arange's range must be a power of 2`",
+                "a size that is no `tl.constexpr`; `arange's range must be a power of 2`: "
+                "`triton.next_power_of_2`, and a mask",
                 "15 Deeper: the same in Triton (12 minutes)"),
         Message("Input shapes should have M >= 1, N >= 1 and K >= 16",
                 "of `tl.dot` on a GPU in 16 bits (8 bits: 32): fill K up by a mask; the "
@@ -524,6 +526,12 @@ MESSAGES = {
                 "`torch.func`: set a Function beside the operator",
                 "23 One operator with everything: custom_op",
                 "of a `custom_op`"),
+        Message("Setting a forward grad that itself has a forward gradient",
+                "a `jvp` reads a saved input with its tangent: `unpack_dual(x).primal`",
+                "10 Deeper: a jvp of a jvp, with the switch of forward mode (2 minutes)"),
+        Message("must only return Tensors",
+                "under `vmap`, a number too: `x.new_ones(())`",
+                "10 Per-sample gradients: vmap(grad(loss))"),
         Message("attempting to call Tensor.requires_grad_()",
                 "`torch.autograd` inside a transform (or `backward() called inside a "
                 "functorch transform`): take `torch.func.grad`, "
@@ -712,14 +720,20 @@ MESSAGES = {
                 "09 Deeper: an operator whose result has a size that depends on the "
                 "data: new_dynamic_size (3 minutes)"),
         Message("Constraints violated",
-                "`torch.export`: if the code narrows a size that is named dynamic, take "
-                "the range of the message; if the code fixes it (`= 4`, or a `==` beside a "
-                "multiple), mend the code, since `Dim.AUTO` exports that one size; if it "
-                "is `= 1`, export with an example of 2 or more",
+                "`torch.export`: the code narrows a size that is named dynamic:"
+                " take the message's range; or fixes it (`= 4`, or a `==` "
+                "beside a multiple): mend the code, since `Dim.AUTO` exports "
+                "that one size; if `= 1`, export with an example of 2 or more",
+                "23 Export with dynamic shapes: Dim"),
+        Message("to be a tuple of example positional inputs",
+                "`torch.export.export(model, (x,))`",
+                "09 Export: torch.export"),
+        Message("its top-level keys must be the arg names",
+                "`dynamic_shapes` names `forward`'s parameters; or it is a tuple",
                 "23 Export with dynamic shapes: Dim"),
         Message("Guard failed",
                 "an exported program got another size than its example had: name the size "
-                "in `dynamic_shapes` at the export",
+                "in `dynamic_shapes`",
                 "23 Export with dynamic shapes: Dim"),
         Message("Unsupported input type",
                 "`torch.export` of an object (of a result: `is not a known type`): "
@@ -738,8 +752,8 @@ MESSAGES = {
                 "`backend=\"aot_eager\"` one sees whether inductor is to blame",
                 "09 Deeper: the loops that inductor writes, counted (4 minutes)"),
         Message("LoweringException",
-                "inductor has no code for an operation with these arguments: the line "
-                "below names it; make it an operator, or compute it in eager mode",
+                "inductor has no code for what the line below names: make it an"
+                " operator, or leave it eager",
                 "09 A name and a promise: custom_op and register_fake"),
         Message("No working C++ compiler found",
                 "inductor on a CPU needs one: install it, or name it, `CXX=g++`",
@@ -817,8 +831,8 @@ MESSAGES = {
                 "`.detach()` it inside that function",
                 "18 Deeper: torch.compile and __tensor_flatten__ (3 minutes)"),
         Message("Failed to convert args/kwargs to proxy",
-                "a `torch.Generator` in what is compiled: draw outside; or (`in C and Dynamo "
-                "has no model for it`) a tensor subclass without `__tensor_flatten__`",
+                "a `torch.Generator` in what is compiled: draw outside; or (`C-implemented special method`, "
+                "`in C and Dynamo has no model for it`) a tensor subclass without `__tensor_flatten__`",
                 "18 Deeper: torch.compile and __tensor_flatten__ (3 minutes)"),
         Message("Unsupported: call to a callable object",
                 "`forward` or an argument is an object that the compiler cannot "
@@ -888,9 +902,9 @@ MESSAGES = {
                 "another object in a dict, and pass its key, an int",
                 "23 A handle or another object for an operator: its key, an int"),
         Message("Weights only load failed",
-                "the file holds more than tensors: a whole model, a class, NumPy's "
-                "numbers, a tensor subclass: save a `state_dict`; or trust the class "
-                "that the message names, `torch.serialization.safe_globals([…])`",
+                "the file holds more than tensors: a whole model, a class, "
+                "NumPy's numbers, a tensor subclass: save a `state_dict`; or "
+                "trust what it names, `torch.serialization.safe_globals([…])`",
                 "18 Deeper: a file with a tensor of your own: weights_only and "
                 "safe_globals (2 minutes)"),
         Message("cannot be accessed from Triton",
@@ -925,7 +939,7 @@ MESSAGES = {
                 "the operator needs `register_autograd`",
                 "09 Its derivative: register_autograd"),
         Message("got an unexpected keyword argument 'ctx'",
-                "`register_autograd` passes by name: `setup_context(ctx, inputs, "
+                "or `'inputs'`: `register_autograd` passes by name: `setup_context(ctx, inputs, "
                 "output)`",
                 "09 Its derivative: register_autograd"),
         Message("c10d::allreduce_",
@@ -959,13 +973,15 @@ MESSAGES = {
                 "import its module, or define its schema in C++",
                 "16 Deeper: AOTInductor, running a model without Python (10 minutes)"),
         Message("must not also be an input to this custom operator",
-                "or `may not alias`: the kernel returns an argument, a view of one, or "
-                "one tensor twice: `.clone()`; to return what `mutates_args` names, PyTorch 2.13 and later: "
-                "`tags=torch.Tag.inplace`, or `torch.Tag.out`",
+                "or `may not alias`: the kernel returns an argument, a view of "
+                "one, or one tensor twice: `.clone()`; for one of "
+                "`mutates_args`, from 2.13 on: `tags=torch.Tag.inplace`, or "
+                "`torch.Tag.out`",
                 "09 Deeper: a kernel that returns its input: custom_op, or define "
                 "and impl (2 minutes)"),
         Message("undefined symbol",
-                "the library was built for another torch, or another C++ ABI; "
+                "the library was built for another torch, or another C++ ABI; a function "
+                "of yours: a file is missing in `sources`; "
                 "`THPVariableClass`, `type_caster`: not linked with `torch_python`; "
                 "build it anew "
                 "with `pip install --no-build-isolation --no-cache-dir "
