@@ -19,7 +19,7 @@ const attempts = (() => {
   };
 
   // What a value that differs is said to be, or null; numbers.py has the tolerances, and why.
-  const difference = (value, right, { what, words }, sentence = words.value) => {
+  const difference = (value, right, { what, words }, sentence = words.value, x = null) => {
     if (value === null) return words.none;
     if (Array.isArray(value)) return filled(words.kind, { kind: "tuple", asked: words["a tensor"] });
     if (said(value.shape) !== said(right.shape))
@@ -36,11 +36,20 @@ const attempts = (() => {
     let digits = 4;
     while (digits < 17 && toDigits(one, digits) === toDigits(other, digits)) digits++;
     const index = right.shape.map((n, dim) => Math.floor(at / right.shape.slice(dim + 1).reduce((a, b) => a * b, 1)) % n);
-    const place = index.length ? filled(words.place, { index: `[${index.join(", ")}]` }) : "";
+    const named = x ? `x = ${toDigits(x.data[at], 4)}` : `[${index.join(", ")}]`;
+    const place = index.length ? filled(words.place, { index: named }) : "";
     const numbers = { given: toDigits(one + 0, digits), right: toDigits(other + 0, digits) };
     const differs = filled(sentence, { what, place, ...numbers });
     const nearly = Math.abs(one - other) < 1e-5 * Math.abs(other);
     return nearly ? filled(words.followed, { before: differs, after: words.nearly }) : differs;
+  };
+
+  // By what all values are too large, if it is one factor.
+  const factor = (values, cases) => {
+    const pairs = cases.flatMap(({ expected }, n) => expected.data.map((right, k) => [values[n].data[k], right]));
+    const [value, right] = pairs.reduce((most, pair) => Math.abs(pair[1]) > Math.abs(most[1]) ? pair : most);
+    const times = value / right;
+    return pairs.every(([a, b]) => Math.abs(a - times * b) <= 1e-10 * Math.abs(value)) ? times : null;
   };
 
   // What a line returns for arguments by their names; an error of its own where PyTorch has one.
@@ -59,6 +68,10 @@ const attempts = (() => {
   // the branch that is not taken is infinite, and where a step on the way is.
   const BRANCHES = /[<>]|\b(where|clamp|clip|maximum|minimum|masked_fill|relu|abs|sign|sqrt)\b/;
 
+  // Names that a Python program has without an import, or a course by one.
+  const OF_PYTHON = new Set(("F math np numpy nn ctx self max min pow round range any all list tuple zip map "
+    + "bool print lambda isinstance getattr").split(" "));
+
   const judged = (typed, asked) => { // [mark, sentence]
     const { number, words } = asked;
     const at = (where, sentence) => where ? filled(words.at, { where, words: sentence }) : sentence;
@@ -75,12 +88,18 @@ const attempts = (() => {
       overflows ||= finite && evaluated.overflows;
       return value;
     });
+    const isFront = Boolean(asked.tuples);
     const beyond = mine.find(value => value instanceof Beyond)
       ?? (asked.tuples && mine.some(Array.isArray) ? new Beyond(line) : null);
+    const other = line.replace(/\b(F|math|np|numpy)\./g, "torch.");
+    if (beyond && isFront && other !== line && !(outcome(other, names, cases[0].given) instanceof Beyond))
+      return ["○", filled(words.modules, { other })];
+    if (beyond && isFront && /^[A-Za-z_]\w*$/.test(beyond.message) && !OF_PYTHON.has(beyond.message))
+      return ["✗", filled(words.unknown, { name: beyond.message })];
     if (beyond) return ["○", at(number, filled(words.beyond, { what: beyond.message }))];
     const wrong = cases.map(({ expected, where, sentence }, n) => {
       const error = mine[n] instanceof Wrong && filled(words[mine[n].message], mine[n].gaps);
-      const found = error || difference(mine[n], expected, asked, words[sentence]);
+      const found = error || difference(mine[n], expected, asked, words[sentence], isFront && cases[n].given[1]);
       return found && at(where, found);
     }).find(Boolean);
     if (!wrong && asked.branches && (overflows || BRANCHES.test(line))) return ["○", asked.branches];
@@ -90,7 +109,10 @@ const attempts = (() => {
     const tempting = asked.wrong.find(one =>
       cases.every(({ given }, n) => like(outcome(one.line, one.names, given), mine[n])));
     if (tempting?.said) return ["✗", at(number, tempting.said)];
-    const all = tempting ? filled(words.followed, { before: wrong, after: tempting.why }) : wrong;
+    const times = isFront && mine.every((value, n) => value?.data?.length === cases[n].expected.data.length)
+      && factor(mine, cases);
+    const why = tempting ? tempting.why : times && filled(words.times, { factor: toDigits(times, 4) });
+    const all = why ? filled(words.followed, { before: wrong, after: why }) : wrong;
     return ["✗", at(number, all)];
   };
 

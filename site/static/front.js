@@ -15,6 +15,8 @@ const inFloat32 = (line, points) => { // what a line gives for a grad_output of 
   } catch { return null; }
 };
 
+const RIGHT = inFloat32(LINES.ours, RANGE);
+
 const setUpSlope = front => {
   const slider = front.querySelector("#x"), form = front.querySelector(".slope form");
   let yours = null; // the reader's line, if it has a curve
@@ -46,6 +48,9 @@ const setUpSlope = front => {
     }
     front.querySelector("#yours").setAttribute("d", path);
     yours = slopes && line;
+    const wrong = (slopes ?? []).flatMap((y, n) => Math.abs(y - RIGHT[n]) < 0.01 ? [] : RANGE[n]);
+    const away = x => Math.abs(x - slider.value); // the slider goes where the line is seen failing
+    if (wrong.length) slider.value = wrong.reduce((near, x) => away(x) < away(near) ? x : near);
     show();
   };
   show();
@@ -93,7 +98,7 @@ const setUpLookUp = front => {
     const enough = Math.max(...scored.map(one => one.words)) / 3;
     const found = scored.filter(one => one.words > 0 && one.words >= enough)
       .sort((one, other) => other.all - one.all).slice(0, 8).map(one => one.row);
-    for (const { row } of rows) row.hidden = true;
+    for (const { row } of rows) { row.hidden = true; row.classList.toggle("first", row === found[0]); }
     for (const row of found) { row.hidden = false; list.append(row); }
     front.querySelector("#none").hidden = found.length > 0;
     results.hidden = !words.length;

@@ -332,6 +332,29 @@ def test_what_is_another_in_float64_is_judged_as_it_was_given():
     assert not examine(InItsDtype, torch.ones(3).double(), lines=False).ok
 
 
+class IntoModule(torch.autograd.Function):
+    """Adds to the `.grad` of a module that is an argument."""
+
+    @staticmethod
+    def forward(ctx, x, module):
+        ctx.save_for_backward(x)
+        ctx.weight = module.weight
+        return x @ module.weight.t()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        ctx.weight.grad = ctx.weight.grad + g.t() @ x
+        return g @ ctx.weight, None
+
+
+def test_the_grad_of_a_module_among_the_arguments_stays():
+    module = torch.nn.Linear(3, 2).double()
+    grad = module.weight.grad = torch.ones_like(module.weight)
+    assert examine(IntoModule, torch.randn(4, 3).double(), module).ok
+    assert module.weight.grad is grad and torch.equal(grad, torch.ones_like(grad))
+
+
 class Batched(Square):
     generate_vmap_rule = True
 

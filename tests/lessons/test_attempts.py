@@ -114,6 +114,9 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "(grad_output * torch.sigmoid(x)).sum()": "✗",
     "grad_output @ torch.sigmoid(x)": "✗",
     "grad_output * sigmoid(x)": "✗",  # of torch
+    "banana * grad_output": "✗",
+    "grad_output * F.sigmoid(x)": "○",
+    "grad_output * max(x, 0)": "○",
     "(grad_output * torch.sigmoid(x),)": "○",  # Python takes a tuple
     # Python finds a derivative of these that is nan, infinite, or 0 at a kink.
     "grad_output - grad_output / (1 + torch.exp(x))": "○",
@@ -177,6 +180,14 @@ def test_what_only_the_course_can_run_is_refused():
 def test_the_front_page_marks_lines():
     said = said_by_a_page([("front", line) for line in FRONT])
     assert {line: page[0] for line, page in zip(FRONT, said, strict=True)} == FRONT
+    causes = {  # what a reader can act on, beside the numbers
+        "2 * grad_output * torch.sigmoid(x)": "Everywhere it is 2 times what is right.",
+        "grad_output * (x > 0)": " at x = ",
+        "banana * grad_output": "`banana` is not defined",
+        "grad_output * F.sigmoid(x)": "write `grad_output * torch.sigmoid(x)`",
+    }
+    said = dict(zip(FRONT, said, strict=True))
+    assert [line for line, words in causes.items() if words not in said[line]] == []
 
 
 def test_each_edition_has_the_sentences():

@@ -6,7 +6,9 @@ import types
 
 import torch
 
+from ..function.calls import held
 from ..function.source import LIBRARIES, closure
+from ..function.tensors import equal
 
 DEPTH, PLACES = 4, 300  # how far, and in how many objects, it is looked for at most
 MANY = 10_000  # entries of a dict of which no copy is kept
@@ -35,6 +37,13 @@ class State:
             self.places += new
             found = [value for place in new for value in contents(*place).values()]
         self.start = self.now()
+        reached = (
+            t for v in (subject.fn, *subject.arguments.values()) for t in held(v)
+        )
+        leaves = {id(t): t for t in reached if t.is_leaf}.values()
+        self.grads = [
+            (t, t.grad, None if t.grad is None else t.grad.clone()) for t in leaves
+        ]
 
     def now(self):
         """What stands in each of the places: {name: value}."""
@@ -58,6 +67,11 @@ class State:
 
     def restore(self, state=None):
         """Put back what stood there at that time; by default, before the first call."""
+        if state is None:
+            for leaf, grad, numbers in self.grads:
+                leaf.grad = grad
+                if grad is not None and not equal(grad, numbers):
+                    grad.data.copy_(numbers)
         state = self.start if state is None else state
         for owner, name, value in list(self.differences(state, self.now())):
             if isinstance(owner, type):
