@@ -66,7 +66,7 @@ RIGHT = N_("{here} is the gradient of `{other}`")
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class Binding:
     """Where a local is bound, or something returned.
 
     `name` is that of the local, or None.
@@ -81,17 +81,17 @@ class Site:
 class Watching(ast.NodeTransformer):
     """Calls the watch where a local is bound, or something returned."""
 
-    def __init__(self, code, sites, returns):
-        self.code, self.sites, self.returns = code, sites, returns
+    def __init__(self, code, bindings, returns):
+        self.code, self.bindings, self.returns = code, bindings, returns
         self.own = {*code.fn.__code__.co_varnames, *code.fn.__code__.co_cellvars}
 
-    def site(self, node, name):
-        self.sites.append(Site(self.code, self.code.line(node), name, node))
-        return len(self.sites) - 1
+    def binding(self, node, name):
+        self.bindings.append(Binding(self.code, self.code.line(node), name, node))
+        return len(self.bindings) - 1
 
     def statement(self, node):
         watches = [
-            f"{name} = {WATCH}({self.site(node, name)}, {name})"
+            f"{name} = {WATCH}({self.binding(node, name)}, {name})"
             for name in bound_by(node)
             if name in self.own and name != "ctx"
         ]
@@ -105,7 +105,7 @@ class Watching(ast.NodeTransformer):
         if node.value is None or not self.returns:
             return node
         returned = copy.copy(node)
-        call = ast.parse(f"{WATCH}({self.site(node, None)}, 0)", mode="eval").body
+        call = ast.parse(f"{WATCH}({self.binding(node, None)}, 0)", mode="eval").body
         call.args[1] = node.value
         returned.value = call
         return returned
@@ -150,16 +150,16 @@ class Method:
     """A method of a Function, and what it calls, whose locals can be watched."""
 
     def __init__(self, method, cls):
-        self.codes, self.sites, self.trees = codes_of([method], cls), [], []
+        self.codes, self.bindings, self.trees = codes_of([method], cls), [], []
         if not self.codes or self.codes[0].fn is not inspect.unwrap(method):
             raise UnsuitableError
         for code in self.codes:
-            watching = Watching(code, self.sites, returns=code is self.codes[0])
+            watching = Watching(code, self.bindings, returns=code is self.codes[0])
             self.trees.append(watching.watched())
 
     @contextlib.contextmanager
     def running(self, seen):
-        """seen((number of the site, turn, item), value): what takes its place."""
+        """seen((number of the binding, turn, item), value): what takes its place."""
         turns = {}
 
         def watch(number, value):
@@ -185,13 +185,13 @@ class Method:
 
     def name(self, key):
         """What the local is called there, or None of what is returned."""
-        name, item = self.sites[key[0]].name, key[2]
+        name, item = self.bindings[key[0]].name, key[2]
         return name if item is None or name is None else f"{name}[{item}]"
 
 
-def text_of(site):
+def text_of(binding):
     """Its statement, in short."""
-    return textwrap.shorten(site.code.source_of(site.node), 70, placeholder=" …")
+    return textwrap.shorten(binding.code.source_of(binding.node), 70, placeholder=" …")
 
 
 # --- forward once more, while autograd records ----------------------------------------
@@ -234,7 +234,7 @@ class Local:
     uses: tuple = ()
 
 
-class Call:
+class RecordedCall:
     """One call of a Function, as it was made, to be made again."""
 
     def __init__(self, arguments):
@@ -280,17 +280,17 @@ class Record:
     """
 
     def __init__(self, call, forward, ctx_too, watched, grads):
-        self.sites, found, last = {}, [], {}
+        self.bindings, found, last = {}, [], {}
 
         def seen(key, value):
             if isinstance(value, torch.Tensor) and value.grad_fn is not None:
-                site, name = watched.sites[key[0]], watched.name(key)
-                self.note(value, site)
+                binding, name = watched.bindings[key[0]], watched.name(key)
+                self.note(value, binding)
                 edge = edge_of(value)
                 if value.numel() <= LARGE and name and last.get(name) != edge:
                     last[name] = edge
                     held = value.detach().clone()
-                    found.append(Local(name, site.line, edge, held))
+                    found.append(Local(name, binding.line, edge, held))
             return value
 
         with watched.running(seen):
@@ -309,19 +309,19 @@ class Record:
         ]
         self.differentiate(leaves, pairs, [*arguments, *found])
 
-    def note(self, value, site):
+    def note(self, value, binding):
         """The nodes that this line has made."""
         queue = [value.grad_fn]
         while queue:
             node = queue.pop()
-            if node is not None and node not in self.sites:
-                self.sites[node] = site
+            if node is not None and node not in self.bindings:
+                self.bindings[node] = binding
                 queue += [following for following, _nr in node.next_functions]
 
     def differentiate(self, leaves, pairs, found):
         parts, hooks = {}, []
         outputs = [(edge_of(out), grad) for out, grad in pairs]
-        for node in self.sites:
+        for node in self.bindings:
             hooks.append(
                 node.register_hook(
                     lambda inputs, _grads, node=node: parts.update({node: inputs})
@@ -350,7 +350,7 @@ class Record:
                 for k, edge in enumerate(node.next_functions)
                 if edge == local.edge and given[k] is not None
             ]
-            uses.sort(key=lambda use: (self.sites[use[0]].line, use[0].name()))
+            uses.sort(key=lambda use: (self.bindings[use[0]].line, use[0].name()))
             uses += [(None, grad) for edge, grad in outputs if edge == local.edge]
             made = Local(
                 local.name, local.line, local.edge, local.value, right, tuple(uses)
@@ -446,9 +446,9 @@ class Chain:
 
         def heard(method, cls, *args):
             if cls is self.cls and self.ctx_too:
-                calls[args[0]] = method, Call(args[1:])
+                calls[args[0]] = method, RecordedCall(args[1:])
             elif cls is self.cls:
-                calls[args[0]] = cls.forward, Call(args[1])
+                calls[args[0]] = cls.forward, RecordedCall(args[1])
             return method(*args)
 
         def back(method, cls, ctx, *grads):
@@ -777,8 +777,8 @@ class Search:
         is_cause, put = False, self.in_each_run(key, target) or target
         with forgiving(), self.chain.putting(key, put):
             is_cause = are_right(self.wrong.together)
-        site, local = (
-            self.chain.backward.sites[key[0]],
+        binding, local = (
+            self.chain.backward.bindings[key[0]],
             self.record.locals[target.local],
         )
         gaps = {"here": self.here(key), "there": f"`{local.name}`"}
@@ -802,17 +802,17 @@ class Search:
             for k, t in known.values()
             if self.name(k)
         ]
-        file = site.code.fn.__code__.co_filename
+        file = binding.code.fn.__code__.co_filename
         what = _(text).format(**gaps)
         sentence = _(FIRST if is_cause else NOT_ALONE).format(what=what)
         return FirstWrong(
-            sentence, listed(said), file, site.line, text is PART, is_cause
+            sentence, listed(said), file, binding.line, text is PART, is_cause
         )
 
     def here(self, key):
         """What backward holds there, in words."""
         line, name = (
-            self.chain.backward.sites[key[0]].line,
+            self.chain.backward.bindings[key[0]].line,
             self.name(key),
         )
         if name is None:
@@ -824,14 +824,14 @@ class Search:
 
     def through(self, local, uses):
         """These uses in words: the lines of forward, or operations in them."""
-        sites, found = self.record.sites, {}
+        bindings, found = self.record.bindings, {}
         for k in uses:
             node = local.uses[k][0]
-            found.setdefault(node and sites[node], []).append(node)
+            found.setdefault(node and bindings[node], []).append(node)
         said = [_(OUTPUT)] if found.pop(None, ()) else []
-        for site, nodes in found.items():
-            there = [n for n, _c in local.uses if n and sites[n] is site]
-            gaps = {"line": site.line, "text": text_of(site)}
+        for binding, nodes in found.items():
+            there = [n for n, _c in local.uses if n and bindings[n] is binding]
+            gaps = {"line": binding.line, "text": text_of(binding)}
             for node in nodes if len(nodes) < len(there) else ():
                 operation = re.sub(r"Backward\d*$", "", node.name())
                 operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower()

@@ -65,7 +65,7 @@ def waiting(patterns):
     return sorted((p for p in patterns if p.outcome is None), key=lambda p: p.kept.size)
 
 
-def examine(patterns, seconds, **options):
+def examine_patterns(patterns, seconds, **options):
     """Examine the patterns of one Function, for at most this many seconds."""
     end = time.monotonic() + seconds
     while (some := waiting(patterns)) and time.monotonic() < end:
@@ -275,7 +275,7 @@ class Rounds:
         self.known, self.heard = {}, {}
         try:
             if not why_not:
-                self.examine([pair for pair in heard if waiting(pair[1])])
+                self.examine_each([pair for pair in heard if waiting(pair[1])])
         finally:  # also after Ctrl-C
             for visit, patterns in heard:
                 for p in waiting(patterns):
@@ -286,7 +286,7 @@ class Rounds:
             self.found.visits = sorted(once(visits), key=lambda v: v.ok)
             self.found.ended = True
 
-    def examine(self, heard):
+    def examine_each(self, heard):
         """Each Function within its share of the seconds; small inputs come first."""
         end = time.monotonic() + self.seconds
         heard.sort(key=lambda pair: sum(p.kept.size for p in waiting(pair[1])))
@@ -299,7 +299,7 @@ class Rounds:
                 "faithful": faithful_as(name, self.faithful),
                 "reference": next((fn for g, fn in known if among(name, [g])), None),
             }
-            examine(patterns, share, child=self.child, **options)
+            examine_patterns(patterns, share, child=self.child, **options)
 
     def unmatched(self, names):
         """The names that the caller gave, and that no Function has."""
