@@ -21,6 +21,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.distributed.fsdp import fully_shard
+from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.parallel import DistributedDataParallel
 
 from helpers.lessons import index
@@ -303,6 +304,9 @@ PROVOKED = {  # without a Function where that is the likeliest cause
     "Could not guard on data-dependent expression": lambda: exported(
         lambda x: x if x.sum() > 3 else 2 * x
     ),
+    "flex_attention called without torch.compile()": lambda: flex_attention(
+        *torch.ones(3, 1, 1, 16, 16)
+    ),
     "to be a tuple of example positional inputs": lambda: torch.export.export(
         nn.Linear(2, 2), torch.ones(3, 2)
     ),
@@ -398,7 +402,7 @@ PROVOKED = {  # without a Function where that is the likeliest cause
     "missing a required argument": lambda: torch.export.export(
         nn.Bilinear(1, 1, 1), (torch.ones(1),)
     ),
-    "unsupported operand type(s) for *: 'NoneType'": lambda: torch.ones(1).grad * 0.1,
+    "unsupported operand type(s) for *:": lambda: torch.ones(1).grad * 0.1,
     "only integer tensors of a single element can be converted": lambda: [1, 2][
         torch.tensor([0, 1])
     ],

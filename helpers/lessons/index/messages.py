@@ -185,8 +185,8 @@ MESSAGES = {
                 "`torch.export` got fewer example inputs than `forward` takes; of a "
                 "Function: `ctx` beside a `setup_context`, leave it out",
                 "10 Per-sample gradients: vmap(grad(loss))"),
-        Message("unsupported operand type(s) for *: 'NoneType'",
-                "or `'NoneType' object has no attribute`: `.grad` is None before the first "
+        Message("unsupported operand type(s) for *:",
+                "of None, or `'NoneType' object has no attribute`: `.grad` is None before the first "
                 "`backward`, and where no gradient arrives; in a `backward` with "
                 "`set_materialize_grads(False)`, too",
                 "03 When no gradient arrives: set_materialize_grads"),
@@ -308,7 +308,8 @@ MESSAGES = {
                 "22 Another gradient for one of PyTorch's operations",
                 "of another operation"),
         Message("FlexAttention does not support backward on CPU",
-                "a GPU, or `attention`, which also gives a learned bias its gradient",
+                "a GPU, or `attention`, which also gives a learned bias its gradient; for "
+                "`flex_attention called without torch.compile()`, compile it once",
                 "20 Deeper: rows with nothing to attend to, causal blocks, grouped queries "
                 "(3 minutes)"),
         Message("No viable backend for scaled_dot_product_attention",
@@ -795,8 +796,8 @@ MESSAGES = {
                 "09 Deeper: what a compiler leaves alone: disable, allow_in_graph, "
                 "nonstrict_trace, leaf_function (7 minutes)"),
         Message("Attempted to call function marked as skipped",
-                "or `Dynamo does not know how to trace the builtin`: a function in C: an operator, or "
-                "`torch.compiler.disable`",
+                "or `Dynamo does not know how to trace the builtin`: a function in C: make it an "
+                "operator",
                 "09 A name and a promise: custom_op and register_fake"),
         Message("accessing tensor output of CUDAGraphs that has been overwritten",
                 "the next call reuses the memory: `.clone()` the output outside, or "
@@ -823,8 +824,8 @@ MESSAGES = {
                 "`FailOnRecompileLimitHit`, or the warning `hit "
                 "config.recompile_limit`: an "
                 "argument, such as a float for an operator or `math`, or a number in a module, is "
-                "new at each call: make it a tensor outside; "
-                "`TORCH_LOGS=recompiles` names it",
+                "new at each call: make it a tensor outside; a list's length: `torch.stack`; "
+                "shapes: no `dynamic=False`; `TORCH_LOGS=recompiles` names it",
                 "09 One graph for many shapes: dynamic=True"),
         Message("we encountered a tensor subclass where we guessed",
                 "an output of a compiled function got no gradient, or a plain one: "
@@ -848,7 +849,7 @@ MESSAGES = {
                 "23 Copy and pickle a module that calls an operator or a Function"),
         Message("_OpNamespace",
                 "no such operator in this process (`does not exist`, `failed to resolve`, "
-                "`Unknown builtin op`): import "
+                "`Unknown builtin op`, `ran into an error when deserializing`): import "
                 "the module that defines it, or load its library, first; a "
                 "`torchvision` must fit torch; keep a `Library` in a global name",
                 "23 Export a model that holds an operator or a Function"),
@@ -951,8 +952,8 @@ MESSAGES = {
                 "or a wrong one: `register_autograd`",
                 "08 A derivative for the C++ operator: register_autograd"),
         Message("is not defined as mutable but was mutated",
-                "`opcheck`: the kernel changes an argument that the schema calls "
-                "constant",
+                "`opcheck`: the kernel changes an argument: name it in `mutates_args`, or "
+                "clone it",
                 "09 What is promised must hold: opcheck"),
         Message("most often comes from a incorrect fake",
                 "`expected size … stride`, of `opcheck` `found mismatched tensor "
@@ -1010,8 +1011,8 @@ MESSAGES = {
                 "16 Deeper: a wheel for each CUDA version (3 minutes)"),
         Message("Tried to register an operator",
                 "two packages, or one loaded twice, define the same name; in a cell that "
-                "runs again: a `custom_op` may, a `Library(ns, \"FRAGMENT\")` needs its "
-                "`_destroy()` first",
+                "runs again, a `custom_op` may, and a `Library` that the cell binds; "
+                "`torch.library.define` needs `lib=` of such a one",
                 "16 Two packages, one operator name"),
     ],
 }  # fmt: skip

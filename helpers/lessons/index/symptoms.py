@@ -65,9 +65,10 @@ SYMPTOMS = [
             "a graph, as in `total += loss` (`.item()`), a cycle, a view, a closure",
             "12 Deeper: what keeps memory alive in a training loop: cycle, closure, "
             "view, graph"),
-    Symptom("out of memory in the backward pass",
+    Symptom("`CUDA out of memory` (`OutOfMemoryError`) in training",
             "autograd keeps what each layer saves: "
-            "`checkpoint(block, x, use_reentrant=False)` keeps only inputs of blocks",
+            "`checkpoint(block, x, use_reentrant=False)` keeps only inputs of blocks; for "
+            "the logits, `linear_cross_entropy`",
             "12 Tickets instead of tensors: recompute"),
     Symptom("out of memory (`Tried to allocate`), and nobody knows of what",
             "`torch.cuda.memory._record_memory_history()`, then `_dump_snapshot`, "

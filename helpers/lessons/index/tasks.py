@@ -211,7 +211,7 @@ TASKS = {  # by what they are about
              "11 Deeper: which checks belong in CI: pytest --doctor (8 minutes)",
              "`pytest --doctor`, with a wrong Function"),
         Task("find and repair a nan that comes now and then (`set_detect_anomaly`)",
-             "helpers/ops/softplus.py",
+             "22 Mask a loss: torch.where before what may be nan",
              "11 Where a nan is born: set_detect_anomaly",
              "`examine`, with large inputs"),
         Task("mask a loss: `torch.where(mask, x, 1)` before what may be nan, not after",
@@ -358,7 +358,7 @@ TASKS = {  # by what they are about
              "05 Repair a second derivative: recompute the intermediate, or return it",
              "`gradgradcheck`, at 0 and far out; compiled, too"),
         Task("multiply a Hessian (`hvp`, or `jvp` of `grad`) or a Gauss-Newton "
-             "matrix (GGN) by a vector, take a Newton step",
+             "matrix (GGN) by a vector, take its diagonal (Hutchinson), a Newton step",
              HESSIAN,
              "05 A Hessian times a vector, without the Hessian",
              "the whole matrix, and its sign"),
