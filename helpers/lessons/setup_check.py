@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import platform
+import unicodedata
 from pathlib import Path
 
 import torch
@@ -17,8 +18,16 @@ def report():
     Python, torch, CuPy, Triton, C++ compiler, GPU; each with what it means.
     """
     rows = [_python(), _torch(), _cupy(), _triton(), _compiler(), _gpu()]
-    width = max(len(found) for found, _ in rows)
-    return "\n".join(f"{found:<{width}}  {meaning}" for found, meaning in rows)
+    width = max(_columns(found) for found, _meaning in rows)
+    return "\n".join(
+        f"{found}{' ' * (width - _columns(found))}  {meaning}"
+        for found, meaning in rows
+    )
+
+
+def _columns(text):
+    """How wide it is in a fixed font, where a Chinese character takes two columns."""
+    return len(text) + sum(unicodedata.east_asian_width(c) in "WF" for c in text)
 
 
 def _python():
@@ -49,7 +58,7 @@ def _cupy():
         return f"CuPy {version}", _(
             "chapters 07 and 15 can compile CUDA kernels, even without a GPU"
         )
-    return "no CuPy", _(
+    return _("no CuPy"), _(
         "chapters 07 and 15 say so where they would compile CUDA kernels"
     )
 
@@ -60,18 +69,18 @@ def _triton():
         return f"Triton {version}", _(
             "chapter 15 can run its kernels, even without a GPU"
         )
-    return "no Triton", _("chapter 15 says so where it would run a kernel")
+    return _("no Triton"), _("chapter 15 says so where it would run a kernel")
 
 
 def _compiler():
     try:
         command = find_compiler()
     except CompilerNotFoundError as error:
-        return "no C++ compiler", _(
+        return _("no C++ compiler"), _(
             "chapters 07 to 09, 15 and 16 say so where they need it: {error}"
         ).format(error=str(error))
     name = "zig" if "ziglang" in command else Path(command[0]).name
-    return f"compiler {name}", _(
+    return _("compiler {name}").format(name=name), _(
         "chapters 07 to 09, 15 and 16 can build C++, and run CUDA on the CPU"
     )
 
@@ -81,4 +90,4 @@ def _gpu():
         return torch.cuda.get_device_name(), _(
             "the CUDA kernels of chapters 07 and 15 run on it"
         )
-    return "no CUDA GPU", _("not needed: every chapter runs without one")
+    return _("no CUDA GPU"), _("not needed: every chapter runs without one")
