@@ -94,7 +94,9 @@ const attempts = (() => {
     const other = line.replace(/\b(F|math|np|numpy)\./g, "torch.");
     if (beyond && isFront && other !== line && !(outcome(other, names, cases[0].given) instanceof Beyond))
       return ["○", filled(words.modules, { other })];
-    if (beyond && isFront && /^[A-Za-z_]\w*$/.test(beyond.message) && !OF_PYTHON.has(beyond.message))
+    const isName = /^[A-Za-z_]\w*$/.test(beyond?.message ?? "") && !OF_PYTHON.has(beyond.message)
+      && new RegExp(`(?<![\\w.])${beyond.message}\\b`).test(line); // no method
+    if (isFront && isName)
       return ["✗", filled(words.unknown, { name: beyond.message })];
     if (beyond) return ["○", at(number, filled(words.beyond, { what: beyond.message }))];
     const wrong = cases.map(({ expected, where, sentence }, n) => {

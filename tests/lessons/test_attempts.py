@@ -117,6 +117,7 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "banana * grad_output": "✗",
     "grad_output * F.sigmoid(x)": "○",
     "grad_output * max(x, 0)": "○",
+    "grad_output * x.detach()": "○",
     "(grad_output * torch.sigmoid(x),)": "○",  # Python takes a tuple
     # Python finds a derivative of these that is nan, infinite, or 0 at a kink.
     "grad_output - grad_output / (1 + torch.exp(x))": "○",

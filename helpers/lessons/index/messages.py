@@ -17,13 +17,15 @@ MESSAGES = {
         Message("one of the variables needed for gradient computation has been "
                 "modified by an inplace operation",
                 "a saved tensor was changed in place: write `h = h + 1` for `h "
-                "+= 1`, and `optimizer.step()` after the last `backward`; "
-                "`set_detect_anomaly` names what saved it",
+                "+= 1`, and `optimizer.step()` after the last `backward`; in place of "
+                "`retain_graph=True` over steps, `h = h.detach()`; `set_detect_anomaly` "
+                "names what saved it",
                 "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)",
                 short=True),
         Message("is a view and is being modified inplace",
                 "`forward`, `unbind`, `split` or a module with a full backward "
-                "hook returned a view: write `y = y + 1`, or `clone()` first",
+                "hook returned a view: write `y = y + 1`, or `clone()` first; inside "
+                "that module, `inplace=False`",
                 "02 Deeper: a view returned from forward (5 minutes)"),
         Message("a leaf Variable that requires grad",
                 "`is being used in an in-place operation`: a parameter is changed "
@@ -655,7 +657,7 @@ MESSAGES = {
                 "a DTensor met an operator of your own: `register_sharding`",
                 "24 Tell DTensor how an operator may be cut: register_sharding"),
         Message("fork-based multiprocessing",
-                "a process was forked after a backward pass (or after a use of a GPU: "
+                "a process was forked after a backward pass or a use of a GPU ("
                 "`Cannot re-initialize CUDA in forked subprocess`): start it by \"spawn\"",
                 "23 Copy and pickle a module that calls an operator or a Function"),
         Message("got mixed torch.Tensor and DTensor",
@@ -817,8 +819,9 @@ MESSAGES = {
                 "`FakeTensorMode`: `FakeTensorMode(shape_env=ShapeEnv())`",
                 "09 Deeper: a number from .item() in a graph (1 minute)"),
         Message("Cannot access data pointer of Tensor (e.g. FakeTensor",
-                "a compiler or an export ran code that reads memory: make it an "
-                "operator; of a `triton_op` under Triton's interpreter: a `custom_op`",
+                "a compiler or an export ran code that reads memory, or a fake kernel "
+                "did: make it an operator; of a `triton_op` under Triton's "
+                "interpreter: a `custom_op`",
                 "09 A name and a promise: custom_op and register_fake"),
         Message("Hard failure due to fullgraph=True",
                 "`FailOnRecompileLimitHit`, or the warning `hit "
@@ -1011,8 +1014,8 @@ MESSAGES = {
                 "16 Deeper: a wheel for each CUDA version (3 minutes)"),
         Message("Tried to register an operator",
                 "two packages, or one loaded twice, define the same name; in a cell that "
-                "runs again, a `custom_op` may, and a `Library` that the cell binds; "
-                "`torch.library.define` needs `lib=` of such a one",
+                "runs again, a `custom_op` may, and a `Library(ns, \"FRAGMENT\")` that the "
+                "cell binds; `torch.library.define` needs its `lib=`",
                 "16 Two packages, one operator name"),
     ],
 }  # fmt: skip
