@@ -121,6 +121,6 @@ def examine(fn, *inputs, faithful=True, lines=True, reference=None, **kwargs):
     lazy = isinstance(fn, torch.nn.Module) and any(map(is_lazy, fn.parameters()))
     if lazy:
         raise ValueError(f"{type(fn).__name__} has no sizes yet: call it once before")
-    with undisturbed():
+    with undisturbed(*inputs, *kwargs.values()):
         options = {"lines": lines, "reference": reference}
         return Examination(fn, inputs, kwargs, faithful, **options).report(TRIALS)

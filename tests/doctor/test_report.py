@@ -355,6 +355,17 @@ def test_the_grad_of_a_module_among_the_arguments_stays():
     assert module.weight.grad is grad and torch.equal(grad, torch.ones_like(grad))
 
 
+def test_a_generator_among_the_arguments_stays():
+    generator = torch.Generator().manual_seed(1)
+    state = generator.get_state()
+
+    def dropped(x, generator):
+        return x * (torch.rand(x.shape, generator=generator) > 0.5)
+
+    examine(dropped, torch.randn(4, 5).double(), generator)
+    assert torch.equal(generator.get_state(), state)
+
+
 class Batched(Square):
     generate_vmap_rule = True
 

@@ -546,6 +546,28 @@ def test_a_reference_is_believed():
     assert visit.ok and {one.beside for one in visit.judged} == {"reference"}
 
 
+class WithItsParameters(Function):
+    @staticmethod
+    def forward(ctx, module, x, *parameters):
+        ctx.module = module
+        ctx.save_for_backward(x)
+        return module(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,), parameters = ctx.saved_tensors, [*ctx.module.parameters()]
+        with torch.enable_grad():
+            grads = torch.autograd.grad(ctx.module(x), parameters, g)
+        return None, None, *grads
+
+
+def test_a_function_of_parameters_alone_is_left_out_with_the_reason():
+    module, x = torch.nn.Linear(3, 2), torch.randn(4, 3)
+    with rounds() as found:
+        WithItsParameters.apply(module, x, *module.parameters()).sum().backward()
+    assert "another argument holds the same tensor" in str(found)
+
+
 @pytest.mark.parametrize("handed", [lambda layer: layer, lambda layer: layer.forward])
 def test_what_an_optimizer_changes_is_as_it_was_at_the_call(handed):
     class Adjoint(Function):

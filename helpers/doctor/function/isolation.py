@@ -117,16 +117,20 @@ class OwnGenerators(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def undisturbed():
-    """Whatever happens inside to the random state and to global settings is undone."""
+def undisturbed(*arguments):
+    """Whatever happens inside to the random state and to global settings is undone.
+
+    The random state is also that of a torch.Generator among the arguments.
+    """
     handlers = map(signal.getsignal, map(int, signal.valid_signals()))
     codes = {getattr(getattr(h, "__func__", h), "__code__", None) for h in handlers}
     HANDLERS.update(codes)
     numpy = sys.modules.get("numpy")
+    given = [one for one in arguments if isinstance(one, torch.Generator)]
     states = [
         (random.setstate, random.getstate()),
         (torch.set_default_dtype, torch.get_default_dtype()),
-        *((generator.set_state, generator.get_state()) for generator in generators()),
+        *((one.set_state, one.get_state()) for one in (*generators(), *given)),
     ]
     states += [(numpy.random.set_state, numpy.random.get_state())] if numpy else []
     try:

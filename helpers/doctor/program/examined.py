@@ -106,7 +106,10 @@ def examined(call, end, lines, options):
                 # In which it is precise.
                 exam.subject = exam.subject.but(lower=call.autocasts[0][1])
             if not exam.subject.values:
-                return _("no input that requires a gradient has elements")
+                return next(
+                    (one.why for one in exam.judged.values() if one.why),
+                    _("no input that requires a gradient has elements"),
+                )
             if returns_another(call, exam):
                 return _(ANOTHER)
             report = exam.report(TRIALS)
