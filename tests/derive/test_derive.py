@@ -175,7 +175,12 @@ WRITTEN = [
     (shares, ((4, 6),), "masked_fill_norm_x = norm_x.unsqueeze(-1).masked_fill("),
     (focal, ((4, 6), (4, 6)), " * 3.14159", "(p - target) ** (ctx.gamma - 1)"),
     (hidden, ((4, 6), (4, 6)), "mask_is_0 = mask == 0", ".masked_fill(mask_is_0, 0)"),
-    (halves, ((4, 6),), "def backward(ctx, grad_y):", "grad_a = grad_y * torch.exp(a) / 2"),
+    (
+        halves,
+        ((4, 6),),
+        "def backward(ctx, grad_y):",
+        "grad_a = grad_y * torch.exp(a) / 2",
+    ),
     (swish, ((4, 6),), "grad_x = grad_output * sigmoid_x * (1 + x * (1 - sigmoid_x))"),
     (from_mean, ((4, 6),), " - grad_x_from_sub.mean(-1, keepdim=True)"),
     (share_of_large, ((4, 6),), "(x > 1).sum(-1, keepdim=True) / x.shape[-1]"),
