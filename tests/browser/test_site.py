@@ -423,8 +423,8 @@ def test_a_page_that_is_not_there_leads_on(page, site):
 
 
 def test_search_html_leads_to_what_was_typed(page, site):
-    page.goto(f"{site}search.html?q=retain_graph")
-    page.wait_for_url("**/index.html?q=retain_graph")
+    page.goto(f"{site}search.html?q=freed+retain_graph")
+    page.wait_for_url("**/index.html?q=freed+retain_graph")
     expect(page.locator("#rows li:visible").first).to_contain_text("second time")
 
 
