@@ -250,9 +250,8 @@ class Derivation:
         first = grad(outputs, inputs, upstream, create_graph=not self.saved, **options)
         if not self.saved:
             along = sum((g * like(g)).sum() for g in first)
-            along = along + 0 * sum(
-                t.sum() for t in upstream
-            )  # on which it always depends
+            # Where no derivative depends on anything, it is zero.
+            along = along + 0 * sum(t.sum() for t in upstream)
             found += grad(along, [*inputs, *upstream], **options)
         return found + list(first), which
 

@@ -145,7 +145,7 @@ def shares(x):
 
 
 def focal(p, target, gamma=2.0):
-    return ((p - target) ** gamma * 3.14159 * (p < 1)).mean()
+    return ((p - target) ** gamma * (p < 1)).mean() + (0.044715 * p**3).sum()
 
 
 def hidden(x, mask):
@@ -173,7 +173,7 @@ WRITTEN = [
     ),
     (unit, ((5, 5),), ".diag_embed() / norm_x", "x * grad_norm_x / norm_x"),
     (shares, ((4, 6),), "masked_fill_norm_x = norm_x.unsqueeze(-1).masked_fill("),
-    (focal, ((4, 6), (4, 6)), " * 3.14159", "(p - target) ** (ctx.gamma - 1)"),
+    (focal, ((4, 6), (4, 6)), "** (ctx.gamma - 1)", "0.044715 * p**2"),
     (hidden, ((4, 6), (4, 6)), "mask_is_0 = mask == 0", ".masked_fill(mask_is_0, 0)"),
     (
         halves,
