@@ -98,8 +98,9 @@ def examine(fn, *inputs, faithful=True, lines=True, reference=None, **kwargs):
               another one. Its outputs are compared with those of fn, and its gradients
               take the place of differences; a jvp is not compared.
 
-    What backward adds to the `.grad` of an argument counts as its gradient; where it
-    returns none, so does what it adds to an attribute, such as `main_grad`.
+    What backward adds to the `.grad` of an argument counts as its gradient. So does what
+    it puts into another attribute, such as `main_grad`, where it returns none, zeros, or
+    a tensor that is not filled; beside a gradient, such an attribute is not judged.
 
     The report lists in `judged`, for each input, at how many points and to which order
     its gradient was compared with differences, and why not at more.
@@ -121,6 +122,6 @@ def examine(fn, *inputs, faithful=True, lines=True, reference=None, **kwargs):
     lazy = isinstance(fn, torch.nn.Module) and any(map(is_lazy, fn.parameters()))
     if lazy:
         raise ValueError(f"{type(fn).__name__} has no sizes yet: call it once before")
-    with undisturbed(*inputs, *kwargs.values()):
+    with undisturbed():
         options = {"lines": lines, "reference": reference}
         return Examination(fn, inputs, kwargs, faithful, **options).report(TRIALS)

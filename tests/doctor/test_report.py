@@ -239,28 +239,52 @@ def test_an_output_without_differences_is_not_judged():
 
 
 class ToMainGrad(torch.autograd.Function):
-    """Returns zeros, as the optimizer reads what is kept there."""
+    """Returns what nobody reads, as the optimizer reads what is kept there."""
 
     @staticmethod
-    def forward(ctx, x, weight, put):
+    def forward(ctx, x, weight, put, dummy):
         ctx.save_for_backward(x, weight)
-        ctx.put = put
+        ctx.put, ctx.dummy = put, dummy
         return x @ weight.T
 
     @staticmethod
     def backward(ctx, g):
         x, weight = ctx.saved_tensors
-        ctx.put(weight.main_grad, g.T @ x)
-        return g @ weight, torch.zeros_like(weight), None
+        ctx.put(weight, g.T @ x)
+        return g @ weight, ctx.dummy(weight), None, None
 
 
-@pytest.mark.parametrize("put", [torch.Tensor.add_, torch.Tensor.copy_])
-def test_what_is_put_elsewhere_is_judged_to_the_first_order(put):
+def replaced(weight, grad):
+    old = weight.main_grad
+    weight.main_grad = grad if old is None else old + grad
+
+
+def main_grad_of(put, dummy, main_grad):
     (x, weight) = draw((3, 4), (5, 4))
     weight = torch.nn.Parameter(weight)
-    weight.main_grad = torch.zeros_like(weight)
-    report = examine(ToMainGrad, x.requires_grad_(), weight, put, lines=False)
+    weight.main_grad = None if main_grad is None else torch.full_like(weight, main_grad)
+    return examine(ToMainGrad, x.requires_grad_(), weight, put, dummy, lines=False)
+
+
+PUTS = {  # and what `main_grad` is before
+    "added": (lambda weight, grad: weight.main_grad.add_(grad), 1.0),
+    "overwritten": (lambda weight, grad: weight.main_grad.copy_(grad), 1.0),
+    "replaced": (replaced, 1.0),
+    "made": (replaced, None),
+}
+
+
+@pytest.mark.parametrize(
+    "dummy", [torch.zeros_like, torch.empty_like, lambda weight: None]
+)
+@pytest.mark.parametrize("put", PUTS)
+def test_what_is_put_elsewhere_is_judged_to_the_first_order(put, dummy):
+    put, before = PUTS[put]
+    report = main_grad_of(put, dummy, before)
     assert report.ok and [one.order for one in report.judged] == [1, 1], report
+    wrong = main_grad_of(lambda weight, grad: put(weight, 2 * grad), dummy, before)
+    errors = [(f.code, f.input) for f in wrong.findings if f.severity == "error"]
+    assert errors == [("scaled", "weight")], wrong
 
 
 class Masked(Square):
@@ -355,6 +379,31 @@ def test_the_grad_of_a_module_among_the_arguments_stays():
     assert module.weight.grad is grad and torch.equal(grad, torch.ones_like(grad))
 
 
+class ForParameters(Square):
+    """Wrong for a parameter only."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.factor = 3 if isinstance(x, torch.nn.Parameter) else 2
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return ctx.factor * g * ctx.saved_tensors[0]
+
+
+def test_a_parameter_is_examined_as_one():
+    given = torch.ones(3, requires_grad=True)
+    assert examine(ForParameters, given, lines=False).ok
+    assert not examine(ForParameters, torch.nn.Parameter(given), lines=False).ok
+
+
+def test_an_output_that_is_not_dense_says_so():
+    report = examine(torch.Tensor.to_sparse, torch.ones(2, 2, requires_grad=True))
+    assert "(the output is sparse or nested, not a dense tensor)" in str(report)
+
+
 def test_a_generator_among_the_arguments_stays():
     generator = torch.Generator().manual_seed(1)
     state = generator.get_state()
@@ -405,6 +454,17 @@ def times_pythons(x):
 
 
 DRAWN = dropout, times_numpys, times_new_ones, times_pythons
+
+
+@pytest.mark.parametrize("fn", DRAWN)
+def test_generators_of_ones_own_stay_as_they_are(fn):
+    def states():
+        bits = OF_NUMPY.bit_generator.state["state"]
+        return OWN.get_state().tolist(), bits, OF_PYTHON.getstate()
+
+    before = states()
+    examine(fn, torch.ones(9), lines=False)
+    assert states() == before
 
 
 def hard_choice(x):

@@ -52,6 +52,18 @@ class forgiving:  # noqa: N801
         return isinstance(error, Exception) and not of_a_signal(error)
 
 
+@contextlib.contextmanager
+def empty_is_nan():
+    """Inside, `torch.empty` and its like hold nan, so that what is not filled shows."""
+    before = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warns)
+
+
 def of_a_signal(error):
     """Was it raised by a signal handler, such as that of a caller's time limit?"""
     if isinstance(error, CallError):  # one of a signal has not become one
@@ -117,20 +129,16 @@ class OwnGenerators(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def undisturbed(*arguments):
-    """Whatever happens inside to the random state and to global settings is undone.
-
-    The random state is also that of a torch.Generator among the arguments.
-    """
+def undisturbed():
+    """Whatever happens inside to the random state and to global settings is undone."""
     handlers = map(signal.getsignal, map(int, signal.valid_signals()))
     codes = {getattr(getattr(h, "__func__", h), "__code__", None) for h in handlers}
     HANDLERS.update(codes)
     numpy = sys.modules.get("numpy")
-    given = [one for one in arguments if isinstance(one, torch.Generator)]
     states = [
         (random.setstate, random.getstate()),
         (torch.set_default_dtype, torch.get_default_dtype()),
-        *((one.set_state, one.get_state()) for one in (*generators(), *given)),
+        *((one.set_state, one.get_state()) for one in generators()),
     ]
     states += [(numpy.random.set_state, numpy.random.get_state())] if numpy else []
     try:

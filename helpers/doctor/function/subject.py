@@ -11,7 +11,7 @@ import torch
 from torch.autograd import Function
 
 from .budget import calls_a_second
-from .isolation import CallError, forgiving, phase, reseed
+from .isolation import CallError, empty_is_nan, forgiving, phase, reseed
 from .private import (
     BackwardCFunction,
     has_numbers,
@@ -111,44 +111,52 @@ def parameters_held(fn, arguments, slots):
     return {k: (owners[id(t)], t) for k, t in numbered if id(t) in owners}
 
 
-def sums_of(tensor):
-    """{name: (attribute, a copy)} of those to which backward may add this gradient."""
+def sums_of(tensor, kept):
+    """{name: (attribute, its value before backward)} of what may hold a gradient.
+
+    kept: the name of the one that does, which then begins as zeros; or None
+    """
     if not tensor.requires_grad or tensor.retains_grad:
         return {}
-    return {
-        name: (value, value if value is None else value.clone())
-        for name, value in ({"grad": tensor.grad} | vars(tensor)).items()
-        if name == "grad" or is_number(value) and value.shape == tensor.shape
-    }
+    found = {}
+    for name, value in ({"grad": tensor.grad} | vars(tensor)).items():
+        if value is None:
+            found[name] = None, None
+        elif is_number(value) and value.shape == tensor.shape:
+            copy = torch.zeros_like(value) if name == kept else value.clone()
+            found[name] = value, copy
+    return found
 
 
 def as_before(tensor, sums):
-    """Give the attributes the values that they had when forward ran."""
+    """Give the attributes the values that they have before backward."""
     for name, (attribute, value) in sums.items():
         if attribute is None:
-            tensor.grad = None
+            setattr(tensor, name, None)
         elif getattr(tensor, name, None) is not attribute or not equal(
             attribute, value
         ):
             setattr(tensor, name, attribute.copy_(value))
 
 
-def with_sums(returned, tensor, sums):
-    """The gradient that is returned, and what backward has added to `.grad`.
-
-    Where it returns none, or zeros, also what it has added to other attributes.
-    """
-    grad = returned
+def changes(tensor, sums):
+    """{name: by how much} of the attributes that backward has changed."""
+    found = {}
     for name, (_attribute, value) in sums.items():
-        now = getattr(tensor, name, value)
-        if not is_number(now) or now.shape != tensor.shape:
-            continue
-        if value is not None and equal(now, value):
-            continue
-        if name == "grad" or returned is None or not returned.any():
-            now = now if value is None else now - value
-            grad = now if grad is None else grad + now
-    return grad
+        now = getattr(tensor, name)
+        if is_number(now) and now.shape == tensor.shape:
+            if value is None or not equal(now, value):
+                found[name] = now if value is None else now - value
+    return found
+
+
+def with_sums(returned, tensor, sums, kept):
+    """The gradient: what is kept in that attribute, or returned and added to `.grad`."""
+    changed = changes(tensor, sums)
+    if kept:
+        return changed.get(kept)
+    parts = [g for g in (returned, changed.get("grad")) if g is not None]
+    return sum(parts[1:], parts[0]) if parts else None
 
 
 def graph(outputs):
@@ -224,11 +232,12 @@ class Subject:
     lay:      how a tensor is handed over
     records:  does it compute something else where nothing is recorded?
     protects: does backward change what it is handed?
+    kept_in:  {number of a tensor: the name of its attribute that takes its gradient}
     counts:   of calls, which all that are made of it share
     """
 
     def __init__(self, fn, args, kwargs, reference=None):
-        self.reference, self.counts = reference, collections.Counter()
+        self.reference, self.kept_in, self.counts = reference, {}, collections.Counter()
         self.lay, self.records, self.protects = torch.clone, False, False
         fn, args, kwargs = unfolded(fn, args, kwargs)
         owner = getattr(fn, "__self__", None)
@@ -434,8 +443,8 @@ class Subject:
             others,
             everything,
             left,
-            (examined := [passed[k] for k in self.examined]),
-            [sums_of(t) for t in examined],
+            [passed[k] for k in self.examined],
+            [sums_of(passed[k], self.kept_in.get(k)) for k in self.examined],
         )
 
     def forward(self, values):
@@ -474,11 +483,33 @@ class Subject:
                 o.data = copy_of_o
         run.freed = not all(map(has_memory, held))
         if not create:
-            pairs = zip(grads, run.examined, run.sums, strict=True)
-            full = [with_sums(grad, t, before) for grad, t, before in pairs]
+            kept = map(self.kept_in.get, self.examined)
+            pairs = zip(grads, run.examined, run.sums, kept, strict=True)
+            full = [with_sums(*pair) for pair in pairs]
             run.added |= any(a is not b for a, b in zip(grads, full, strict=True))
             grads = full
         return [g.to_dense() if g is not None and g.is_sparse else g for g in grads]
+
+    def keeps(self):
+        """{number: name} of the attributes that take a gradient, as `main_grad` does.
+
+        For an optimizer that reads them, backward returns None, zeros, or what is not
+        filled.
+        """
+        found = {}
+        held = [v for k in self.examined for v in self.attributes[k].items()]
+        if not any(v is None or is_number(v) for name, v in held if name != "grad"):
+            return found
+        with contextlib.suppress(CallError), empty_is_nan():
+            run = self.run(self.values)
+            grads = self.backward(run, [torch.ones_like(o) for o in run.outputs])
+            for k, g, t, sums in zip(
+                self.examined, grads, run.examined, run.sums, strict=True
+            ):
+                if g is None or not g.any() or g.isnan().all():
+                    names = changes(t, sums).keys() - {"grad"}
+                    found |= dict.fromkeys([k] if names else [], min(names, default=""))
+        return found
 
     def gradients(self, values, vs):
         return self.backward(self.run(values), vs)

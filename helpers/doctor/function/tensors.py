@@ -39,9 +39,16 @@ def tensors(obj, name=""):
 
 
 def attributes_of(tensor):
-    """{name: value} of what a tensor carries, such as `main_grad`, and its `.grad`."""
-    grad = tensor.grad if tensor.is_leaf else None
-    return vars(tensor) | ({} if grad is None else {"grad": grad})
+    """{name: value} of what a tensor carries, such as `main_grad`, and its `.grad`.
+
+    One of these makes a copy of a parameter a parameter, too, for `isinstance`.
+    """
+    carried = dict(vars(tensor))
+    if isinstance(tensor, torch.nn.Parameter):
+        carried["_is_param"] = True
+    if tensor.is_leaf and tensor.grad is not None:
+        carried["grad"] = tensor.grad
+    return carried
 
 
 def carry(tensor, attributes):

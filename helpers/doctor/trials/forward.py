@@ -62,6 +62,8 @@ def numbers_that_are_given(exam):
     """
     dtype, refusal = brief(exam.subject.lower), exam.refused()
     exam.choose_among_the_frozen()
+    exam.subject = exam.subject.but(kept_in=exam.subject.keeps())
+    exam.state.restore()
     if refusal:
         yield told(exam.subject, refusal, NOT_IN_DOUBLE, dtype=dtype)
     elif exam.subject.lower:
@@ -92,6 +94,8 @@ def without_outputs(exam):
     """Why there is nothing to differentiate: a finding, or what was not judged."""
     others = [t for t in exam.run.others if t.is_floating_point()]
     why = _("an output of dtype {dtype} has no arithmetic, so there are no differences")
+    if not all(map(is_dense, others)):
+        why = _("the output is sparse or nested, not a dense tensor")
     if any(not t.numel() for t in others):
         why = _("the output has no elements")
     if others:
@@ -123,7 +127,7 @@ def forward_twice(exam):
         if not exam.all_same(again, outputs):
             with OwnGenerators() as own, own.everywhere():
                 exam.another_run()
-            if own.used or exam.state.has_generator():
+            if own.used or exam.state.generators:
                 exam.not_judged(_(OWN_GENERATOR))
             else:
                 yield NOT_DETERMINISTIC(when=when)

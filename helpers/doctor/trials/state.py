@@ -1,7 +1,9 @@
 """The state that calls keep elsewhere than on ctx: noticed, and put back."""
 
 import contextlib
+import functools
 import inspect
+import random
 import types
 
 import torch
@@ -36,7 +38,9 @@ class State:
             new = [place for v in [*found.values()][:PLACES] for place in places(v)]
             self.places += new
             found = [value for place in new for value in contents(*place).values()]
+        known |= {id(value): value for value in found}
         self.start = self.now()
+        self.generators = [g for value in known.values() for g in rewinding(value)]
         reached = (
             t for v in (subject.fn, *subject.arguments.values()) for t in held(v)
         )
@@ -60,14 +64,11 @@ class State:
         """Does something else stand anywhere than before the first call?"""
         return any(True for _place in self.differences(self.start, self.now()))
 
-    def has_generator(self):
-        """Does a generator of NumPy stand anywhere?"""
-        stand = (value for place in self.start for value in place.values())
-        return any(hasattr(type(value), "_bit_generator") for value in stand)
-
     def restore(self, state=None):
         """Put back what stood there at that time; by default, before the first call."""
         if state is None:
+            for rewind in self.generators:
+                rewind()
             for leaf, grad, numbers in self.grads:
                 leaf.grad = grad
                 if grad is not None and not equal(grad, numbers):
@@ -90,6 +91,17 @@ class State:
             yield
         finally:
             self.restore(now)
+
+
+def rewinding(value):
+    """Yields what sets it back, if it is a generator of random numbers."""
+    if isinstance(value, torch.Generator):
+        yield functools.partial(value.set_state, value.get_state())
+    elif isinstance(value, random.Random):
+        yield functools.partial(value.setstate, value.getstate())
+    elif hasattr(type(value), "_bit_generator"):  # of NumPy
+        bits = value._bit_generator
+        yield functools.partial(setattr, bits, "state", bits.state)
 
 
 def places(value):
