@@ -29,23 +29,16 @@ TEMPTING = {
         2: N_("Two operations use `h`. But the product uses it twice: two edges."),
         1: N_("Each use of `h` is an edge. Its node stands in the graph once."),
     },
-    "1 bias": {
-        0.05: N_(
-            "That is the weight of one element. Each bias is added in 4 of the 20."
-        ),
-        4: N_("That is the gradient of the sum. The mean divides it by 20."),
-        1: N_("A bias is added in 4 of 20 elements, and the mean divides by 20."),
-    },
     "1 apply": {
-        "both": N_(
-            "You made an instance, but `apply` passes the node as `self`. The node has "
-            "no `target`."
-        ),
-        "neither": N_(
+        0: N_(
             "`apply` passes the node as the first argument, and the node has "
             "`save_for_backward`: two methods without a constant run."
         ),
-        "SquaredErrorUnchanged": N_(
+        1: N_(
+            "The first derivative of `LinearToday` is right. So is the second: today's "
+            "`saved_tensors` have a history."
+        ),
+        4: N_(
             "You made an instance, but `apply` passes the node as `self`. The node has "
             "no `target`."
         ),
@@ -742,8 +735,13 @@ TEMPTING = {
         2: N_("The softmax saves its result, which the product saves, too: it is one."),
     },
     "20 sizes": {
-        (): N_("Near 0, the factor that is forgotten is nearly 1."),
-        (0.1, 1): N_("At 1, the two maxima differ enough for more than 1%."),
+        "none": N_("Near 0, the factor that is forgotten is nearly 1."),
+        "small": N_(
+            "What is forgotten rescales the first piece. When does it need no rescaling?"
+        ),
+        "small and second": N_(
+            "If the largest score is in the second piece, the first must be rescaled."
+        ),
     },
     "20 unguarded": {
         "none": N_("One of the three has no part in `lse`."),
