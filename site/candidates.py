@@ -1,5 +1,7 @@
 """Lines for one `backward`, and what the judge says of each: the front page's field."""
 
+import re
+
 import torch
 from attempts import data_of, templates
 from exercises import speaking
@@ -48,9 +50,10 @@ SUCCESS = {  # no more than the page has seen
 }
 BRANCHES = {  # of a line whose own derivative PyTorch may get wrong
     "notebooks": "The gradient is right at these {count} inputs in float64, up to ±{far}. "
-    "Its own derivative may still be wrong, as behind a branch: run it in the course.",
-    "zh": "在这 {count} 个 float64 输入上，梯度都正确，最大到 ±{far}。但是有分支时，它自己的导数"
-    "仍可能出错，请在课程的 notebook 里运行。",
+    "Its own derivative may still be wrong, behind a branch or where a step overflows: run it "
+    "in the course.",
+    "zh": "在这 {count} 个 float64 输入上，梯度都正确，最大到 ±{far}。但是在分支后面，或者"
+    "有一步溢出的地方，它自己的导数仍可能出错，请在课程的 notebook 里运行。",
 }
 
 
@@ -67,6 +70,12 @@ def cases():
     yield torch.zeros_like(x), g, _("at 0"), "value"
     yield FAR + x, g, near.format(far=FAR), "value"
     yield x - FAR, g, near.format(far=-FAR), "value"
+
+
+def without_numbers(message):
+    """What the judge says, but for numbers of inputs that are not the page's."""
+    numbers = re.escape(_("At {at} it is {given}, but {right} is right."))
+    return re.sub(re.sub(r"\\{\w+\\}", ".+?", numbers) + " ?", "", message)
 
 
 def front_attempt(folder):
@@ -89,7 +98,8 @@ def front_attempt(folder):
         for line in WRONG:
             verdict = given.judge(given.made_of(given.edited({RIGHT: line})))
             assert verdict.mark == "✗", line
-            wrong.append({"line": line, "names": names, "said": verdict.message})
+            cause = without_numbers(verdict.message)
+            wrong.append({"line": line, "names": names, "why": cause})
         seen = [
             {
                 "given": [data_of(g), data_of(x)],

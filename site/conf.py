@@ -18,6 +18,7 @@ from html import escape
 from itertools import chain, repeat
 from pathlib import Path
 from urllib.parse import quote
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from docutils import nodes
 from sphinx import locale
@@ -505,6 +506,19 @@ def write_dark_sheet(out):
     (out / "_static" / "dark.css").write_text("\n".join(rules), encoding="utf-8")
 
 
+def write_the_course(file):
+    """All files of the course, for a reader of pages that know no repository."""
+    folders = ("helpers", "notebooks", "site", "tests", "tools", "zh")
+    files = [path for path in ROOT.iterdir() if path.is_file()]
+    files += [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    left_out = {"node_modules", "__pycache__", ".ipynb_checkpoints"}
+    with ZipFile(file, "w", ZIP_DEFLATED) as course:
+        for path in files:
+            name = path.relative_to(ROOT)
+            if left_out.isdisjoint(name.parts) and path.suffix != ".so":
+                course.write(path, "course" / name)
+
+
 def on_finished(app, exception):
     """Write the index of the search, what `zh/` leads to, and lighter style sheets."""
     if exception or app.builder.name != "html":
@@ -517,6 +531,8 @@ def on_finished(app, exception):
         if "dark.css" not in text:  # a page that was written by an earlier build
             text = text.replace("</head>", WITHOUT_SCRIPTS.format(root), 1)
         page.write_text(text, "utf-8")
+    if not ADDRESS:
+        write_the_course(out / "_static" / "course.zip")
     without_unused_rules(out)
     write_dark_sheet(out)
     write_index(app, lambda document: LANGUAGE[edition(document)])

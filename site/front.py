@@ -54,12 +54,11 @@ COVERS = {  # what a chapter is about, in code
     "19": "custom_op?",
     "20": "softmax(QKᵀ)V",
     "21": "print(derive(f, x))",
-    "22": "register_hook(clip)",
+    "22": "hook(clip)",
     "23": "torch.cond",
     "24": "grad_dtype",
 }
 PICTURES = {  # the README's figures, instead
-    "05": "missing_edge.png",
     "07": "involution.png",
     "11": "jacobians.png",
     "12": "memory.png",
@@ -79,13 +78,15 @@ WORDS = {
     "notebooks": {
         "claim": "A course on writing your own differentiable operations in PyTorch, with tested "
         "code to copy into your project.",
-        "ask": "When does autograd stop? This is the slope of log(1 + exp(x)), in float32.",
+        "ask": "1. How far is autograd right? This is the slope of log(1 + exp(x)), in float32.",
         "slide": " Slide x.",
         "names": {"value": "log(1 + exp(x))", "theirs": "its slope, by autograd",
-                  "ours": "its slope, by our backward"},
+                  "ours": "its slope, by the course's backward"},
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends at 88.7, ours goes "
         "on at 1",
-        "write": "On paper the slope is exp(x) / (1 + exp(x)). Write the `backward`:",
+        "write": "2. On paper the slope is exp(x) / (1 + exp(x)). Write the `backward`:",
+        "overflow": "Right up to x = {last}. Above, a step of your line is inf in float32, and "
+        "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
         "yours": "your line",
         "repaired": "Chapter 00 tells this story in 20 minutes.",
@@ -94,8 +95,9 @@ WORDS = {
         "start": "Start with chapter 00",
         "doors": ("New here", "I have an error, or a task", "I need a kernel"),
         "new": "You need Python, tensors and `loss.backward()`, but no GPU.",
-        "kernels": {"08": "C++", "07": "CUDA", "15": "a fast one", "09": "under torch.compile",
-                    "23": "Triton, and recipes"},
+        "kernels": {"07": "Write it in CUDA", "08": "Write it in C or C++",
+                    "15": "Make it fast, or write it in Triton",
+                    "09": "Keep it under torch.compile", "16": "Ship it as a package"},
         "look_up": "Paste the message, or say what you want",
         "paste": "Paste or describe it",
         "example": "For example:",
@@ -111,7 +113,7 @@ WORDS = {
         "install": "Install it",
         "install_or_colab": "Install it, or open it in Colab",
         "files": "First the files, in a folder of your own:",
-        "built": "The commands run in the folder that these pages were built from.",
+        "built": "First the files: unpack",
         "then": "Then, in that folder, with Python 3.11 to 3.14:",
         "colab": "Without installing: open chapter 00 in",
         "colab_first": "and run this in a cell of its own first:",
@@ -126,13 +128,15 @@ WORDS = {
     "zh": {
         "claim": "一门课程，讲怎样在 PyTorch 里写你自己的可微算子，"
         "并附有经过测试、可以复制到你的项目里的代码。",
-        "ask": "autograd 到哪里就算不下去了？这是 log(1 + exp(x)) 在 float32 下的斜率。",
+        "ask": "1. autograd 到哪里为止还是对的？这是 log(1 + exp(x)) 在 float32 下的斜率。",
         "slide": "拖动 x 看看。",
         "names": {"value": "log(1 + exp(x))", "theirs": "autograd 算出的斜率",
-                  "ours": "自己写的 backward 算出的斜率"},
+                  "ours": "课程的 backward 算出的斜率"},
         "drawn": "log(1 + exp(x)) 在 −20 到 120 之间的斜率：autograd 的曲线在 88.7 处中断，"
         "自己写的 backward 一直保持为 1",
-        "write": "在纸上推导，斜率是 exp(x) / (1 + exp(x))。`backward` 由你来写：",
+        "write": "2. 在纸上推导，斜率是 exp(x) / (1 + exp(x))。`backward` 由你来写：",
+        "overflow": "到 x = {last} 为止都正确。再往上，你这一行里有一步在 float32 下成了 inf，"
+        "梯度就成了 {value}。请换一种不会溢出的写法。",
         "check": "检查",
         "yours": "你写的这一行",
         "repaired": "第 00 章讲的就是这个故事，只要 20 分钟。",
@@ -141,8 +145,8 @@ WORDS = {
         "start": "从第 00 章开始",
         "doors": ("第一次来", "遇到报错，或有事要做", "要写核函数"),
         "new": "你需要会用 Python、张量和 `loss.backward()`，不需要 GPU。",
-        "kernels": {"08": "C++", "07": "CUDA", "15": "让它更快", "09": "支持 torch.compile",
-                    "23": "Triton 与配方"},
+        "kernels": {"07": "用 CUDA 写", "08": "用 C 或 C++ 写", "15": "让它更快，或用 Triton 写",
+                    "09": "让它支持 torch.compile", "16": "打包发布"},
         "look_up": "粘贴报错，或写下你想做的事",
         "paste": "粘贴或描述",
         "example": "例如：",
@@ -158,7 +162,7 @@ WORDS = {
         "install": "安装",
         "install_or_colab": "安装，或在 Colab 里打开",
         "files": "先取得文件，放在你自己的文件夹里：",
-        "built": "以下命令在生成这些网页的文件夹里执行。",
+        "built": "先取得文件，解压",
         "then": "然后进入该文件夹，用 Python 3.11 至 3.14 执行：",
         "colab": "不想安装：打开第 00 章的",
         "colab_first": "并先在一个单元格里运行：",
@@ -248,7 +252,7 @@ def _called(folder):
 
 
 def _rows(builder, document):
-    """(text, page, link, all words) of each row of the indexes of chapter 19."""
+    """(text, page, what to do, link, all words) of each row of the indexes of chapter 19."""
     folder = document.split("/")[0]
     called = _called(folder)["19"]
     doctree = builder.env.get_and_resolve_doctree(document, builder)
@@ -261,6 +265,7 @@ def _rows(builder, document):
             yield (
                 text,
                 own + target,
+                row[1].astext().replace("<wbr>", ""),
                 link.astext(),
                 f"{row.astext().replace('<wbr>', '')} {called.get(plain(text), '')}",
             )
@@ -271,7 +276,7 @@ def _chapter_rows(folder, cards):
     for number, card in cards.items():
         title = f"{number} {card['name']}"
         called = _called(folder).get(number, {}).get(plain(title), "")
-        yield title, card["page"], card["question"], f"{title} {called}"
+        yield title, card["page"], "", card["question"], f"{title} {called}"
 
 
 def curves():

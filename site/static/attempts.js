@@ -3,7 +3,7 @@
 // over the cases, the tempting lines and the sentences.
 
 const attempts = (() => {
-  const { Beyond, Wrong, Tensor, isTensor, isNumber, said } = evaluated;
+  const { Beyond, Wrong, Tensor, isTensor, isNumber, said, known } = evaluated;
   const filled = (template, gaps) =>
     template.replace(/\{(\w+)\}/g, (gap, name) => name in gaps ? String(gaps[name]) : gap);
   const valueOf = value => typeof value === "number" ? value
@@ -19,7 +19,7 @@ const attempts = (() => {
   };
 
   // What a value that differs is said to be, or null; numbers.py has the tolerances, and why.
-  const difference = (value, right, { what, words }, sentence = words.value, x = null) => {
+  const difference = (value, right, { what, words }, sentence = words.value, given = []) => {
     if (value === null) return words.none;
     if (Array.isArray(value)) return filled(words.kind, { kind: "tuple", asked: words["a tensor"] });
     if (said(value.shape) !== said(right.shape))
@@ -36,7 +36,8 @@ const attempts = (() => {
     let digits = 4;
     while (digits < 17 && toDigits(one, digits) === toDigits(other, digits)) digits++;
     const index = right.shape.map((n, dim) => Math.floor(at / right.shape.slice(dim + 1).reduce((a, b) => a * b, 1)) % n);
-    const named = x ? `x = ${toDigits(x.data[at], 4)}` : `[${index.join(", ")}]`;
+    const [g, x] = given, name = (name, tensor) => `${name} = ${toDigits(tensor.data[at], 4)}`;
+    const named = !x ? `[${index.join(", ")}]` : g.data[at] === 1 ? name("x", x) : `${name("x", x)}, ${name("grad_output", g)}`;
     const place = index.length ? filled(words.place, { index: named }) : "";
     const numbers = { given: toDigits(one + 0, digits), right: toDigits(other + 0, digits) };
     const differs = filled(sentence, { what, place, ...numbers });
@@ -72,6 +73,11 @@ const attempts = (() => {
   const OF_PYTHON = new Set(("F math np numpy nn ctx self max min pow round range any all list tuple zip map "
     + "bool print lambda isinstance getattr").split(" "));
 
+  // Do two names differ by one letter?
+  const without = (name, at) => name.slice(0, at) + name.slice(at + 1);
+  const isClose = (one, other) => [...one, ...other].some((_, at) => without(one, at) === other
+    || one === without(other, at) || without(one, at) === without(other, at) && at < one.length);
+
   const judged = (typed, asked) => { // [mark, sentence]
     const { number, words } = asked;
     const at = (where, sentence) => where ? filled(words.at, { where, words: sentence }) : sentence;
@@ -91,17 +97,20 @@ const attempts = (() => {
     const isFront = Boolean(asked.tuples);
     const beyond = mine.find(value => value instanceof Beyond)
       ?? (asked.tuples && mine.some(Array.isArray) ? new Beyond(line) : null);
-    const other = line.replace(/\b(F|math|np|numpy)\./g, "torch.");
-    if (beyond && isFront && other !== line && !(outcome(other, names, cases[0].given) instanceof Beyond))
-      return ["○", filled(words.modules, { other })];
-    const isName = /^[A-Za-z_]\w*$/.test(beyond?.message ?? "") && !OF_PYTHON.has(beyond.message)
-      && new RegExp(`(?<![\\w.])${beyond.message}\\b`).test(line); // no method
-    if (isFront && isName)
-      return ["✗", filled(words.unknown, { name: beyond.message })];
+    const runs = other => other !== line && !(outcome(other, names, cases[0].given) instanceof Beyond);
+    const other = ["torch.", "torch.nn.functional."].map(path => line.replace(/\b(F|math|np|numpy)\./g, path)).find(runs);
+    if (beyond && isFront && other) return ["○", filled(words.modules, { other })];
+    const [opened, closed] = [/[([]/g, /[)\]]/g].map(sign => line.match(sign)?.length ?? 0);
+    if (beyond && opened !== closed) return ["✗", at(number, filled(words.brackets, { opened, closed }))];
+    const isName = beyond?.isName && !OF_PYTHON.has(beyond.message);
+    const has = [...asked.names, "torch"].map(one => `\`${one}\``).join(" ");
+    if (isName) return [isFront ? "✗" : "○", at(number, filled(words.unknown, { name: beyond.message, names: has }))];
+    const close = beyond && known.find(name => isClose(name, beyond.message));
+    if (close) return ["○", at(number, filled(words.slip, { name: beyond.message, close }))];
     if (beyond) return ["○", at(number, filled(words.beyond, { what: beyond.message }))];
     const wrong = cases.map(({ expected, where, sentence }, n) => {
       const error = mine[n] instanceof Wrong && filled(words[mine[n].message], mine[n].gaps);
-      const found = error || difference(mine[n], expected, asked, words[sentence], isFront && cases[n].given[1]);
+      const found = error || difference(mine[n], expected, asked, words[sentence], isFront ? cases[n].given : []);
       return found && at(where, found);
     }).find(Boolean);
     if (!wrong && asked.branches && (overflows || BRANCHES.test(line))) return ["○", asked.branches];
@@ -110,7 +119,6 @@ const attempts = (() => {
       && !difference(one, other, asked) && !difference(other, one, asked);
     const tempting = asked.wrong.find(one =>
       cases.every(({ given }, n) => like(outcome(one.line, one.names, given), mine[n])));
-    if (tempting?.said) return ["✗", at(number, tempting.said)];
     const times = isFront && mine.every((value, n) => value?.data?.length === cases[n].expected.data.length)
       && factor(mine, cases);
     const why = tempting ? tempting.why : times && filled(words.times, { factor: toDigits(times, 4) });
@@ -125,13 +133,12 @@ const attempts = (() => {
     return code;
   }));
 
-  // Wires a form with a field and an output; `told` hears the line and its mark.
+  // Wires a form with a field and an output; `told` hears the line, and may know a better sentence.
   const setUp = (form, key, told = () => {}) => {
     const asked = JSON.parse(form.dataset.asked), field = form.querySelector("input");
     const answer = () => {
-      const [mark, sentence] = judged(field.value, asked);
-      spell(form.querySelector("output"), `${mark} ${sentence}`);
-      told(field.value, mark);
+      const [mark, sentence] = judged(field.value, asked), better = told(field.value);
+      spell(form.querySelector("output"), `${mark} ${mark === "✗" && better || sentence}`);
     };
     form.addEventListener("submit", event => {
       event.preventDefault();

@@ -6,7 +6,7 @@ const evaluated = (() => {
   class Beyond extends Error {}
   class Wrong extends Error {} // where PyTorch raises an error, too: a kind of the page's sentences
   class Float extends Number {}
-  const beyond = what => { throw new Beyond(what); };
+  const beyond = (what, more) => { throw Object.assign(new Beyond(what), more); };
   const wrong = (kind, gaps = {}) => { throw Object.assign(new Wrong(kind), { gaps }); };
   const isInt = Number.isInteger; // not of a Float
   const isNumber = value => value instanceof Float || ["number", "boolean"].includes(typeof value);
@@ -315,7 +315,7 @@ const evaluated = (() => {
     let n = 0;
     const is = (...signs) => n < words.length && signs.includes(words[n]);
     const takes = (...signs) => is(...signs) ? words[n++] : null;
-    const stop = () => beyond(words.slice(n).join(" ") || source.trim());
+    const stop = () => beyond(words.slice(n).join(" ").replace(/ ?([.()[\]]) ?/g, "$1") || source.trim());
     const separated = (part, close) => { // parts with commas, and whether there is one: (a, b,)
       const parts = [];
       let comma = null;
@@ -332,7 +332,7 @@ const evaluated = (() => {
       n++;
       if (/^\d+$/.test(word)) return () => Number(word);
       if (/^\.?\d/.test(word)) return () => new Float(word);
-      if (/\w/.test(word)) return () => word in scope ? scope[word] : word in FUNCTIONS.torch ? wrong("name", { name: word }) : beyond(word);
+      if (/\w/.test(word)) return () => word in scope ? scope[word] : word in FUNCTIONS.torch ? wrong("name", { name: word }) : beyond(word, { isName: true });
       const [items, isTuple] = separated(conditional, word === "(" ? ")" : "]"), isList = word === "[";
       return isTuple || isList ? () => Object.assign(items.map(item => item()), { isList }) : items[0];
     };
@@ -406,5 +406,5 @@ const evaluated = (() => {
     };
     const line = conditional();
     return n < words.length ? stop() : line();
-  }, { Beyond, Wrong, Tensor, isTensor, isNumber, said });
+  }, { Beyond, Wrong, Tensor, isTensor, isNumber, said, known: Object.keys({ ...FUNCTIONS.torch, ...FUNCTIONS.method }) });
 })();

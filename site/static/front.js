@@ -49,9 +49,15 @@ const setUpSlope = front => {
     front.querySelector("#yours").setAttribute("d", path);
     yours = slopes && line;
     const wrong = (slopes ?? []).flatMap((y, n) => Math.abs(y - RIGHT[n]) < 0.01 ? [] : RANGE[n]);
-    const away = x => Math.abs(x - slider.value); // the slider goes where the line is seen failing
-    if (wrong.length) slider.value = wrong.reduce((near, x) => away(x) < away(near) ? x : near);
+    const away = x => Math.abs(x - slider.value);
+    // the slider goes where the line is seen failing, or where only a right one goes on
+    slider.value = wrong.length ? wrong.reduce((near, x) => away(x) < away(near) ? x : near) : slopes ? 100 : slider.value;
     show();
+    // a line that is right until a step overflows is told so
+    const from = wrong[0], ends = slopes && from > 0 && wrong.length === RANGE.length - RANGE.indexOf(from);
+    const value = ends && shown(slopes[RANGE.indexOf(from)]);
+    return ["nan", "inf", "0.00000"].includes(value)
+      && form.dataset.overflow.replace("{last}", from - 0.5).replace("{value}", value.replace(/[.]0+$/, ""));
   };
   show();
   attempts.setUp(form, "attempt front", line => draw(line.trim().replace(/^return\b/, "").trim()));
@@ -95,7 +101,7 @@ const setUpLookUp = front => {
       return asked.includes(said) || said.includes(asked) ? Math.min(said.length, asked.length) / 3 : 0;
     };
     const scored = rows.map(one => ({ row: one.row, words: score(one), all: score(one) + literally(one.row) }));
-    const enough = Math.max(...scored.map(one => one.words)) / 3;
+    const enough = Math.max(...scored.map(one => one.words)) / 2;
     const found = scored.filter(one => one.words > 0 && one.words >= enough)
       .sort((one, other) => other.all - one.all).slice(0, 8).map(one => one.row);
     for (const { row } of rows) { row.hidden = true; row.classList.toggle("first", row === found[0]); }

@@ -95,7 +95,6 @@ REFUSED = [
     ("3.a", "g.flip(0).add_(0)"),
     ("3.a", "[row for row in g]"),
     ("3.b", "torch.randn_like(g)"),
-    ("4.a", "g * unknown"),
     ("4.a", "-g * y**"),
     ("10.b", "tangent.sum().item()"),
     ("13.a", "g.__class__"),
@@ -110,12 +109,16 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "grad_output * torch.div(1, 1 + torch.exp(-x))": "✓",
     "grad_output * torch.sigmoid(x) * (1 - torch.sigmoid(x))": "✗",
     "grad_output * (x > 0)": "✗",
+    "torch.sigmoid(x)": "✗",
     "2 * grad_output * torch.sigmoid(x)": "✗",
     "(grad_output * torch.sigmoid(x)).sum()": "✗",
     "grad_output @ torch.sigmoid(x)": "✗",
     "grad_output * sigmoid(x)": "✗",  # of torch
     "banana * grad_output": "✗",
+    "grad_output * torch.sigmoid(x": "✗",
     "grad_output * F.sigmoid(x)": "○",
+    "grad_output * torch.exp(F.logsigmoid(x))": "○",
+    "grad_output * torch.sigmod(x)": "○",
     "grad_output * max(x, 0)": "○",
     "grad_output * x.detach()": "○",
     "(grad_output * torch.sigmoid(x),)": "○",  # Python takes a tuple
@@ -174,6 +177,8 @@ def test_other_lines_are_judged_alike_or_refused():
 def test_what_only_the_course_can_run_is_refused():
     for page, (_, line) in zip(said_by_a_page(REFUSED), REFUSED, strict=True):
         assert page.startswith("○") and "run it in the course" in page, line
+    (unknown,) = said_by_a_page([("4.a", "-g / x**2")])
+    assert unknown == "○ 4.a: there is no `x` here, only `g` `y` `torch`."
     untouched = said_by_a_page([("1.a", "..."), ("1.a", " ")])
     assert untouched == ["○ 1.a: not attempted yet"] * 2
 
@@ -184,7 +189,12 @@ def test_the_front_page_marks_lines():
     causes = {  # what a reader can act on, beside the numbers
         "2 * grad_output * torch.sigmoid(x)": "Everywhere it is 2 times what is right.",
         "grad_output * (x > 0)": " at x = ",
-        "banana * grad_output": "`banana` is not defined",
+        "grad_output @ torch.sigmoid(x)": "inner sizes",
+        "torch.sigmoid(x)": "does not depend on grad_output",
+        "banana * grad_output": "there is no `banana` here",
+        "grad_output * torch.sigmoid(x": "brackets: 1 opened, 0 closed",
+        "grad_output * torch.sigmod(x)": "Is `sigmoid` meant?",
+        "grad_output * torch.exp(F.logsigmoid(x))": "torch.nn.functional.logsigmoid",
         "grad_output * F.sigmoid(x)": "write `grad_output * torch.sigmoid(x)`",
     }
     said = dict(zip(FRONT, said, strict=True))

@@ -20,7 +20,7 @@ MESSAGES = {
                 "+= 1`, and `optimizer.step()` after the last `backward`; in place of "
                 "`retain_graph=True` over steps, `h = h.detach()`; `set_detect_anomaly` "
                 "names what saved it",
-                "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)",
+                "04 Save the result for backward, not the input",
                 short=True),
         Message("is a view and is being modified inplace",
                 "`forward`, `unbind`, `split` or a module with a full backward "
