@@ -399,6 +399,20 @@ def test_a_parameter_is_examined_as_one():
     assert not examine(ForParameters, torch.nn.Parameter(given), lines=False).ok
 
 
+class Approximate(Square):
+    """Forward is off by 1e-4, as one that iterates is; backward is exact."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x + 1e-4 * (10 * x).sin()
+
+
+def test_what_may_be_an_approximation_is_no_error():
+    report = examine(Approximate, torch.linspace(0.5, 1, 4).double().requires_grad_())
+    assert [f.severity for f in report.findings] == ["warning"], report
+
+
 def test_an_output_that_is_not_dense_says_so():
     report = examine(torch.Tensor.to_sparse, torch.ones(2, 2, requires_grad=True))
     assert "(the output is sparse or nested, not a dense tensor)" in str(report)
