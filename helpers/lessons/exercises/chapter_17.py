@@ -6,7 +6,7 @@ from torch.autograd import Function, grad
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import alike, changed_in_place
-from helpers.lessons.judge.properties import each, random
+from helpers.lessons.judge.properties import each, keeps_only, random
 from helpers.lessons.language import N_, _, at, followed
 
 
@@ -134,7 +134,7 @@ def as_gradscaler(history, interval, scale=2.0**10):
 
 HISTORIES = {
     N_("when every gradient is finite"): ([True] * 9, 3),
-    N_("when no gradient is finite"): ([False] * 3, 3),
+    N_("when no gradient is finite"): ([False] * 12, 3),
     N_("when an overflow comes within the interval"): (
         [True, True, False, True, True, True, True],
         3,
@@ -176,6 +176,14 @@ def _follows(attempt):
                         n=n, before=before, scale=scale, right=right
                     ),
                 )
+            elif scale != before and streak:
+                yield at(
+                    _(where),
+                    _(
+                        "the scale has changed after step {n}, so the streak is 0. Yours "
+                        "is {streak}."
+                    ).format(n=n, streak=streak),
+                )
 
 
 EXERCISE_2 = Exercise(
@@ -184,13 +192,17 @@ EXERCISE_2 = Exercise(
     reference=update,
     stub="def update(scale, streak, finite, interval): ...",
     wrong=[
+        ({"scale / 2, 0": "scale // 2, 0"}, "when no gradient is finite"),
+        (
+            {
+                "streak == interval": "streak % interval == 0",
+                "2, 0\n    r": "2, streak\n    r",
+            },
+            "so the streak is 0. Yours is 3",
+        ),
         (
             {"return scale / 2, 0": "return scale / 2, streak"},
             "an overflow comes within",
-        ),
-        (
-            {"return scale * 2, 0": "return scale * 2, streak"},
-            "when every gradient is finite",
         ),
         (
             {"scale / 2, 0": "scale, 0"},
@@ -335,10 +347,6 @@ EXERCISE_4 = Exercise(
     stub="class MeanSquare(Function): ...",
     wrong=[
         (
-            {"x.float().square().mean()": "x.square().mean().float()"},
-            "at numbers up to 60000: the result is inf",
-        ),
-        (
             {"grad_output * x.float()": "grad_output.half() * x"},
             "with a loss scale of 65536: the gradient is",
         ),
@@ -348,8 +356,9 @@ EXERCISE_4 = Exercise(
             "GradScaler takes a wrong step",
         ),
         ({"grad_output * ": ""}, "the same with any loss scale"),
+        ({"backward(x)": "backward(x.float())"}, "one is a copy"),
     ],
-    properties=[_survives],
+    properties=[_survives, keeps_only("inputs", random(100, 200).half())],
     success="computed in float32, rounded once, linear in grad_output, and infinite "
     "where it must be.",
     hints=(

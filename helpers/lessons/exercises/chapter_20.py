@@ -56,15 +56,15 @@ def _merges(attempt, scores):
     if not alike(m, right_m):
         yield _("`m` is not the largest score of both pieces.")
     (m1, z1, o1), (m2, z2, o2) = pieces
+    if not z.isfinite().all():
+        yield _(
+            "`z` is not finite: exp of a score overflows. Subtract the new maximum first."
+        )
     yield near_miss(
         z,
         right_z,
         {
             _("`z` adds sums that were made beside different maxima."): z1 + z2,
-            _(
-                "`z` is not finite: exp of a score overflows. Subtract the new "
-                "maximum first."
-            ): torch.full_like(z, torch.inf),
         },
         _("`z` is wrong: both sums must be made with the new maximum."),
     )
