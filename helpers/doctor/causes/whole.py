@@ -191,7 +191,8 @@ def sum_for_mean(wrong):
 def scaled(wrong):
     if wrong.factor is None:
         return None
-    return {"factor": brief(wrong.factor) + reason(wrong)}
+    digits = 3 if abs(wrong.factor - 1) > 5e-3 else 6  # or it would read as 1
+    return {"factor": brief(wrong.factor, digits) + reason(wrong)}
 
 
 @cause(

@@ -98,8 +98,8 @@ def diagnosis(exam, wrong):
         gaps |= found.gaps
     if first and first.is_part and text.code == "few-digits":
         text = TEXTS["gradient-wrong"]  # that few are lost is chance
-    elif text.code == "few-digits" and not change:
-        # Forward may approximate, so that its differences do.
+    elif text.code == "few-digits" and exam.line and not (change or first):
+        # No line is wrong: forward may approximate, so that its differences do.
         gaps |= {"severity": gaps["severity"] or "warning"}
     evidence = {"values": here.evidence, "further": further}
     return Diagnosis(text, here.input, evidence | gaps, change, mends_all, first)
