@@ -121,7 +121,7 @@ const attempts = (() => {
       cases.every(({ given }, n) => like(outcome(one.line, one.names, given), mine[n])));
     const times = isFront && mine.every((value, n) => value?.data?.length === cases[n].expected.data.length)
       && factor(mine, cases);
-    const why = tempting ? tempting.why : times && filled(words.times, { factor: toDigits(times, 4) });
+    const why = tempting ? tempting.why : times && filled(words.times, { factor: toDigits(times, Math.abs(times - 1) < 5e-3 ? 8 : 4) });
     const all = why ? filled(words.followed, { before: wrong, after: why }) : wrong;
     return ["✗", at(number, all)];
   };

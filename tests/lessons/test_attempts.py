@@ -111,6 +111,7 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "grad_output * (x > 0)": "✗",
     "torch.sigmoid(x)": "✗",
     "2 * grad_output * torch.sigmoid(x)": "✗",
+    "1.0001 * grad_output * torch.sigmoid(x)": "✗",
     "(grad_output * torch.sigmoid(x)).sum()": "✗",
     "grad_output @ torch.sigmoid(x)": "✗",
     "grad_output * sigmoid(x)": "✗",  # of torch
@@ -188,6 +189,7 @@ def test_the_front_page_marks_lines():
     assert {line: page[0] for line, page in zip(FRONT, said, strict=True)} == FRONT
     causes = {  # what a reader can act on, beside the numbers
         "2 * grad_output * torch.sigmoid(x)": "Everywhere it is 2 times what is right.",
+        "1.0001 * grad_output * torch.sigmoid(x)": "Everywhere it is 1.0001 times",
         "grad_output * (x > 0)": " at x = ",
         "grad_output @ torch.sigmoid(x)": "inner sizes",
         "torch.sigmoid(x)": "does not depend on grad_output",
