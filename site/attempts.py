@@ -43,6 +43,10 @@ SAID = {  # what only a page says; by the folder of the edition
         "unknown": "there is no `{name}` here, only {names}.",
         "slip": "this page does not know `{name}`. Is `{close}` meant? If not, run it in the "
         "course.",
+        "syntax": "this page cannot read on from `{what}`. If no operator is missing there, run "
+        "it in the course.",
+        "apart": "Where `grad_output` is 0, your line is not: a term lacks that factor. Are "
+        "parentheses missing?",
         "brackets": "brackets: {opened} opened, {closed} closed.",
         "modules": "This page has `torch` alone: write `{other}`.",
         "times": "Everywhere it is {factor} times what is right.",
@@ -69,6 +73,9 @@ SAID = {  # what only a page says; by the folder of the edition
         "name": "`{name}` 没有定义，请写 `torch.{name}`。",
         "unknown": "这里没有 `{name}`，只有 {names}。",
         "slip": "本页不认识 `{name}`，是不是想写 `{close}`？如果不是，请在课程的 notebook 里运行。",
+        "syntax": "本页从 `{what}` 起读不下去了。如果那里没有漏掉运算符，"
+        "请在课程的 notebook 里运行。",
+        "apart": "当 `grad_output` 为 0 时，你的这一行却不为 0：有一项没有乘上它。是不是漏了括号？",
         "brackets": "左括号有 {opened} 个，右括号有 {closed} 个。",
         "modules": "本页只有 `torch`，请写 `{other}`。",
         "times": "处处都是正确值的 {factor} 倍。",

@@ -49,11 +49,10 @@ SUCCESS = {  # no more than the page has seen
     "zh": "在 {count} 个 float64 输入上都正确，最大到 ±{far}。第 05 章还会检查二阶导数。",
 }
 BRANCHES = {  # of a line whose own derivative PyTorch may get wrong
-    "notebooks": "The gradient is right at {count} inputs in float64, up to ±{far}. "
-    "Its own derivative may still be wrong, behind a branch or where a step overflows: run it "
-    "in the course.",
-    "zh": "在 {count} 个 float64 输入上，梯度都正确，最大到 ±{far}。但是在分支后面，或者"
-    "有一步溢出的地方，它自己的导数仍可能出错，请在课程的 notebook 里运行。",
+    "notebooks": "Right at {count} inputs in float64, up to ±{far}. Its own derivative, which "
+    "this page does not judge, may be wrong behind a branch or an overflow: run it in the course.",
+    "zh": "在 {count} 个 float64 输入上都正确，最大到 ±{far}。本页不检查它自己的导数，而在分支或"
+    "溢出之后，那个导数可能出错，请在课程的 notebook 里运行。",
 }
 
 

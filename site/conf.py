@@ -62,6 +62,8 @@ RUN = {
     "zh": '要运行本章，先按 <a href="{readme}">README</a> 安装，然后执行：'
     "<code>python -m helpers.lessons.mine zh && jupyter lab --notebook-dir=. mine/{name}</code>",
 }
+# A paragraph on what one does there, which a page does not need.
+OF_JUPYTERLAB = re.compile(r"\n\n(In JupyterLab,|在 JupyterLab 里).*")
 COLAB = f"https://colab.research.google.com/github/{ADDRESS}/blob/main/{{file}}"
 ONLINE = {  # where the address of the repository is known
     "notebooks": '<br>Without installing: open it in <a href="{colab}">Colab</a>, and run this '
@@ -261,7 +263,8 @@ def on_source_read(app, document, content):
                 "hide-input",
             ]
         if cell["cell_type"] == "markdown":
-            source = lead_to_headings(edition(document), "".join(cell["source"]))
+            source = OF_JUPYTERLAB.sub("", "".join(cell["source"]))
+            source = lead_to_headings(edition(document), source)
             cell["source"] = lead_to_the_repository(document, source)
     content[0] = json.dumps(notebook)
 

@@ -78,7 +78,8 @@ WORDS = {
     "notebooks": {
         "claim": "A course on writing your own differentiable operations in PyTorch, with tested "
         "code to copy into your project.",
-        "ask": "1. How far is autograd right? This is the slope of log(1 + exp(x)), in float32.",
+        "ask": "1. How far can you trust autograd? This is the slope of softplus, log(1 + exp(x)), "
+        "in float32.",
         "slide": " Slide x.",
         "names": {"value": "log(1 + exp(x))", "theirs": "its slope, by autograd",
                   "ours": "its slope, by the course's backward"},
@@ -90,8 +91,8 @@ WORDS = {
         "check": "Check",
         "yours": "your line",
         "repaired": "Chapter 00 tells this story in 20 minutes.",
-        "for_whom": "For whoever trains models, and needs a gradient that PyTorch does not "
-        "have, gets wrong, or pays too much memory for.",
+        "for_whom": "For people who train models, and need a gradient that PyTorch lacks, gets "
+        "wrong, or makes at the price of too much memory.",
         "start": "Start with chapter 00",
         "doors": ("New here", "I have an error, or a task", "I need a kernel"),
         "new": "You need Python, tensors and `loss.backward()`, but no GPU.",
@@ -128,7 +129,8 @@ WORDS = {
     "zh": {
         "claim": "一门课程，讲怎样在 PyTorch 里写你自己的可微算子，"
         "并附有经过测试、可以复制到你的项目里的代码。",
-        "ask": "1. autograd 到哪里为止还是对的？这是 log(1 + exp(x)) 在 float32 下的斜率。",
+        "ask": "1. autograd 到哪里为止还可信？"
+        "这是 softplus，即 log(1 + exp(x))，在 float32 下的斜率。",
         "slide": "拖动 x 看看。",
         "names": {"value": "log(1 + exp(x))", "theirs": "autograd 算出的斜率",
                   "ours": "课程的 backward 算出的斜率"},

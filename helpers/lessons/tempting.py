@@ -736,10 +736,10 @@ TEMPTING = {
     },
     "20 sizes": {
         "none": N_("Near 0, the factor that is forgotten is nearly 1."),
-        "small": N_(
+        "near": N_(
             "What is forgotten rescales the first piece. When does it need no rescaling?"
         ),
-        "small and second": N_(
+        "near and late": N_(
             "If the largest score is in the second piece, the first must be rescaled."
         ),
     },

@@ -70,14 +70,15 @@ const attempts = (() => {
   const BRANCHES = /[<>]|\b(where|clamp|clip|maximum|minimum|masked_fill|relu|abs|sign|sqrt)\b/;
 
   // Names that a Python program has without an import, or a course by one.
-  const OF_PYTHON = new Set(("F math np numpy nn ctx self max min pow round range any all list tuple zip map "
+  const OF_PYTHON = new Set(("math np numpy nn ctx self max min pow round range any all list tuple zip map "
     + "bool print lambda isinstance getattr").split(" "));
 
   // Do two names differ by one letter?
   const without = (name, at) => name.slice(0, at) + name.slice(at + 1);
-  const isClose = (one, other) => [...one, ...other].some((_, at) => without(one, at) === other
+  const isClose = (one, other) => other.length > 2 && [...one, ...other].some((_, at) => without(one, at) === other
     || one === without(other, at) || without(one, at) === without(other, at) && at < one.length);
 
+  const zerosLike = x => new Tensor(x.shape, x.data.map(() => 0), x.dtype);
   const judged = (typed, asked) => { // [mark, sentence]
     const { number, words } = asked;
     const at = (where, sentence) => where ? filled(words.at, { where, words: sentence }) : sentence;
@@ -98,15 +99,16 @@ const attempts = (() => {
     const beyond = mine.find(value => value instanceof Beyond)
       ?? (asked.tuples && mine.some(Array.isArray) ? new Beyond(line) : null);
     const runs = other => other !== line && !(outcome(other, names, cases[0].given) instanceof Beyond);
-    const other = ["torch.", "torch.nn.functional."].map(path => line.replace(/\b(F|math|np|numpy)\./g, path)).find(runs);
+    const other = [line.replace(/\b(math|np|numpy)\./g, "torch.")].find(runs);
     if (beyond && isFront && other) return ["○", filled(words.modules, { other })];
     const [opened, closed] = [/[([]/g, /[)\]]/g].map(sign => line.match(sign)?.length ?? 0);
     if (beyond && opened !== closed) return ["✗", at(number, filled(words.brackets, { opened, closed }))];
     const isName = beyond?.isName && !OF_PYTHON.has(beyond.message);
-    const has = [...asked.names, "torch"].map(one => `\`${one}\``).join(" ");
-    if (isName) return [isFront ? "✗" : "○", at(number, filled(words.unknown, { name: beyond.message, names: has }))];
-    const close = beyond && known.find(name => isClose(name, beyond.message));
+    const close = beyond && [...asked.names, ...known].find(name => isClose(name, beyond.message));
     if (close) return ["○", at(number, filled(words.slip, { name: beyond.message, close }))];
+    const has = [...asked.names, "torch"].map(one => `\`${one}\``).join(", ");
+    if (isName) return [isFront ? "✗" : "○", at(number, filled(words.unknown, { name: beyond.message, names: has }))];
+    if (beyond?.isSyntax) return ["○", at(number, filled(words.syntax, { what: beyond.message }))];
     if (beyond) return ["○", at(number, filled(words.beyond, { what: beyond.message }))];
     const wrong = cases.map(({ expected, where, sentence }, n) => {
       const error = mine[n] instanceof Wrong && filled(words[mine[n].message], mine[n].gaps);
@@ -121,7 +123,9 @@ const attempts = (() => {
       cases.every(({ given }, n) => like(outcome(one.line, one.names, given), mine[n])));
     const times = isFront && mine.every((value, n) => value?.data?.length === cases[n].expected.data.length)
       && factor(mine, cases);
-    const why = tempting ? tempting.why : times && filled(words.times, { factor: toDigits(times, Math.abs(times - 1) < 5e-3 ? 8 : 4) });
+    const still = isFront && outcome(line, names, [zerosLike(cases[0].given[0]), cases[0].given[1]]); // without grad_output
+    const isApart = isTensor(still) && still.data.some(n => n !== 0);
+    const why = tempting ? tempting.why : isApart ? words.apart : times && filled(words.times, { factor: toDigits(times, Math.abs(times - 1) < 5e-3 ? 8 : 4) });
     const all = why ? filled(words.followed, { before: wrong, after: why }) : wrong;
     return ["✗", at(number, all)];
   };
@@ -137,6 +141,7 @@ const attempts = (() => {
   const setUp = (form, key, told = () => {}) => {
     const asked = JSON.parse(form.dataset.asked), field = form.querySelector("input");
     const answer = () => {
+      spell(form.querySelector("output"), ""); // no old verdict stays
       const [mark, sentence] = judged(field.value, asked), better = told(field.value);
       spell(form.querySelector("output"), `${mark} ${mark === "✗" && better || sentence}`);
     };

@@ -283,7 +283,7 @@ const evaluated = (() => {
   };
   const length = x => (x.shape?.[0] ?? x.length) ?? beyond("len");
   const NAMES = {
-    True: true, False: false, None: null, torch: { path: "torch" },
+    True: true, False: false, None: null, torch: { path: "torch" }, F: { path: "torch.nn.functional" },
     ...changed({
       len: length,
       abs: x => isTensor(x) ? OF_BOTH.abs[1](x) : operated("*", x < 0 ? -1 : 1, x),
@@ -315,7 +315,7 @@ const evaluated = (() => {
     let n = 0;
     const is = (...signs) => n < words.length && signs.includes(words[n]);
     const takes = (...signs) => is(...signs) ? words[n++] : null;
-    const stop = () => beyond(words.slice(n).join(" ").replace(/ ?([.()[\]]) ?/g, "$1") || source.trim());
+    const stop = () => beyond(words.slice(n).join(" ").replace(/ ?([.()[\]]) ?/g, "$1") || source.trim(), { isSyntax: true });
     const separated = (part, close) => { // parts with commas, and whether there is one: (a, b,)
       const parts = [];
       let comma = null;

@@ -57,7 +57,7 @@ const setUpSlope = front => {
     const from = wrong[0], ends = slopes && from > 0 && wrong.length === RANGE.length - RANGE.indexOf(from);
     const value = ends && shown(slopes[RANGE.indexOf(from)]);
     return ["nan", "inf", "0.00000"].includes(value)
-      && form.dataset.overflow.replace("{last}", from - 0.5).replace("{value}", value.replace(/[.]0+$/, ""));
+      && form.dataset.overflow.replace("{last}", Math.floor(from - 0.5)).replace("{value}", value.replace(/[.]0+$/, ""));
   };
   show();
   attempts.setUp(form, "attempt front", line => draw(line.trim().replace(/^return\b/, "").trim()));

@@ -325,7 +325,9 @@ def test_without_scripts_there_is_a_picture_a_question_and_a_link(browser, site)
         page = context.new_page()
         page.goto(site)
         expect(page.locator(".plot .nan")).to_be_visible()
-        expect(page.locator(".slope")).to_contain_text("How far is autograd right?")
+        expect(page.locator(".slope")).to_contain_text(
+            "How far can you trust autograd?"
+        )
         expect(page.locator(".slope a")).to_be_visible()
         expect(page.locator(".slope form")).to_be_hidden()
         dark = "getComputedStyle(document.body).backgroundColor"

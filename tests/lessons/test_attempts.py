@@ -117,8 +117,12 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "grad_output * sigmoid(x)": "✗",  # of torch
     "banana * grad_output": "✗",
     "grad_output * torch.sigmoid(x": "✗",
-    "grad_output * F.sigmoid(x)": "○",
-    "grad_output * torch.exp(F.logsigmoid(x))": "○",
+    "grad_output * F.sigmoid(x)": "✓",
+    "grad_output * math.exp(x)": "○",
+    "grad_output * torch.exp(x) / 1 + torch.exp(x)": "✗",
+    "grad_ouput * torch.sigmoid(x)": "○",
+    "grad_output torch.sigmoid(x)": "○",
+    "grad_output * torch.exp(F.logsigmoid(x))": "✓",
     "grad_output * torch.sigmod(x)": "○",
     "grad_output * max(x, 0)": "○",
     "grad_output * x.detach()": "○",
@@ -179,7 +183,7 @@ def test_what_only_the_course_can_run_is_refused():
     for page, (_, line) in zip(said_by_a_page(REFUSED), REFUSED, strict=True):
         assert page.startswith("○") and "run it in the course" in page, line
     (unknown,) = said_by_a_page([("4.a", "-g / x**2")])
-    assert unknown == "○ 4.a: there is no `x` here, only `g` `y` `torch`."
+    assert unknown == "○ 4.a: there is no `x` here, only `g`, `y`, `torch`."
     untouched = said_by_a_page([("1.a", "..."), ("1.a", " ")])
     assert untouched == ["○ 1.a: not attempted yet"] * 2
 
@@ -196,8 +200,10 @@ def test_the_front_page_marks_lines():
         "banana * grad_output": "there is no `banana` here",
         "grad_output * torch.sigmoid(x": "brackets: 1 opened, 0 closed",
         "grad_output * torch.sigmod(x)": "Is `sigmoid` meant?",
-        "grad_output * torch.exp(F.logsigmoid(x))": "torch.nn.functional.logsigmoid",
-        "grad_output * F.sigmoid(x)": "write `grad_output * torch.sigmoid(x)`",
+        "grad_output * math.exp(x)": "write `grad_output * torch.exp(x)`",
+        "grad_output * torch.exp(x) / 1 + torch.exp(x)": "a term lacks that factor",
+        "grad_ouput * torch.sigmoid(x)": "Is `grad_output` meant?",
+        "grad_output torch.sigmoid(x)": "cannot read on from `torch.sigmoid(x)`",
     }
     said = dict(zip(FRONT, said, strict=True))
     assert [line for line, words in causes.items() if words not in said[line]] == []
