@@ -98,9 +98,8 @@ const attempts = (() => {
     const isFront = Boolean(asked.tuples);
     const beyond = mine.find(value => value instanceof Beyond)
       ?? (asked.tuples && mine.some(Array.isArray) ? new Beyond(line) : null);
-    const runs = other => other !== line && !(outcome(other, names, cases[0].given) instanceof Beyond);
-    const other = [line.replace(/\b(math|np|numpy)\./g, "torch.")].find(runs);
-    if (beyond && isFront && other) return ["○", filled(words.modules, { other })];
+    const other = line.replace(/\b(math|np|numpy)\./g, "torch.");
+    if (beyond && isFront && other !== line && !(outcome(other, names, cases[0].given) instanceof Beyond)) return ["○", filled(words.modules, { other })];
     const [opened, closed] = [/[([]/g, /[)\]]/g].map(sign => line.match(sign)?.length ?? 0);
     if (beyond && opened !== closed) return ["✗", at(number, filled(words.brackets, { opened, closed }))];
     const isName = beyond?.isName && !OF_PYTHON.has(beyond.message);

@@ -143,7 +143,7 @@ def changes(tensor, sums):
     """{name: by how much} of the attributes that backward has changed."""
     found = {}
     for name, (_attribute, value) in sums.items():
-        now = getattr(tensor, name)
+        now = getattr(tensor, name, value)  # backward may delete it
         if is_number(now) and now.shape == tensor.shape:
             if value is None or not equal(now, value):
                 found[name] = now if value is None else now - value
@@ -507,8 +507,8 @@ class Subject:
                 self.examined, grads, run.examined, run.sums, strict=True
             ):
                 if g is None or not g.any() or g.isnan().all():
-                    names = changes(t, sums).keys() - {"grad"}
-                    found |= dict.fromkeys([k] if names else [], min(names, default=""))
+                    if names := changes(t, sums).keys() - {"grad"}:
+                        found[k] = min(names)
         return found
 
     def gradients(self, values, vs):
