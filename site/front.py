@@ -106,8 +106,8 @@ WORDS = {
         "all_rows": "Chapter 19 lists them all",
         "needs": "needs",
         "minutes": "{} min, exercises {}",
-        "proof": "Each run of the tests recomputes and compares every printed output of the chapters. "
-        "The code is under the BSD-3-Clause licence.",
+        "proof": "Each run of the tests recomputes and compares every printed output of the "
+        "chapters. The code is under the BSD-3-Clause licence.",
         "parts": ["The API, and whether it is right", "Kernels, compilers, packages",
                   "Derivatives and their traps", "Memory, processes, bits, tensors",
                   "To look up: which way, and recipes"],
@@ -157,7 +157,8 @@ WORDS = {
         "all_rows": "第 19 章列出了全部",
         "needs": "先读",
         "minutes": "{} 分钟，练习 {} 分钟",
-        "proof": "各章打印出的每一个结果，每次跑测试都会重新计算并比较。代码以 BSD-3-Clause 许可证发布。",
+        "proof": "各章打印出的每一个结果，每次跑测试都会重新计算并比较。"
+        "代码以 BSD-3-Clause 许可证发布。",
         "parts": ["API，以及怎样确认它正确", "核函数、编译器、打包",
                   "各种导数和它们的陷阱", "显存、进程、位数、张量",
                   "供查阅：走哪条路，以及配方"],
