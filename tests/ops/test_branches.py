@@ -1,9 +1,11 @@
-"""Whether the samples of the table see each branch of an operation both ways.
+"""Whether the table sees each branch of an operation both ways, and each refusal.
 
 A sample that never enters a branch lets it be wrong. Kernels in C++ and CUDA, and the
-`if` of Python, are outside.
+`if` of Python, are outside. A refusal is a `raise` of TypeError or ValueError in a
+function; what a class refuses is outside.
 """
 
+import ast
 import inspect
 import linecache
 import sys
@@ -24,6 +26,14 @@ KEYS = torch._C.DispatchKey.CPU, torch._C.DispatchKey.CompositeExplicitAutograd
 ONE_WAY = [
     ("target < classes", "a target out of range raises: test_target_out_of_range"),
     ("is_some", "nan, if there is no target: test_all_ignored"),
+]
+# (words of a refusal, where it is met)
+REFUSED_ELSEWHERE = [
+    ("target must be {known}", "reads numbers: test_target_out_of_range"),
+    (
+        "step and smooth must have one",
+        "no function of the row: test_straight_through.py",
+    ),
 ]
 FILES = sorted({inspect.getfile(op.wraps or op.function) for op in OPS.values()})
 
@@ -57,13 +67,19 @@ class Outcomes(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: Path(path).name)
-def test_each_branch_is_seen_both_ways(path):
-    ops = [
+def ops_of(path):
+    return [
         op for op in OPS.values() if inspect.getfile(op.wraps or op.function) == path
     ]
+
+
+each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: Path(path).name)
+
+
+@each_file
+def test_each_branch_is_seen_both_ways(path):
     with Outcomes(path) as outcomes:
-        for op in ops:
+        for op in ops_of(path):
             for arguments in op.samples(torch.float64).values():
                 leaves = [a for a in arguments if getattr(a, "requires_grad", False)]
                 y = op.function(*arguments).sum()
@@ -74,4 +90,37 @@ def test_each_branch_is_seen_both_ways(path):
             assert seen == MOVES.get(name, {True, False}), (
                 f"{Path(path).name}:{number}, {line}: the samples of its row see "
                 f"{name} only as {seen}; add one, or say why not in ONE_WAY"
+            )
+
+
+def refusals(path):
+    """The `raise` statements of TypeError and ValueError in the functions of a file."""
+    for function in ast.parse(Path(path).read_text(encoding="utf-8")).body:
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+                    if node.exc.func.id in ("TypeError", "ValueError"):
+                        yield node
+
+
+def lines_of_refusals(op):
+    """The lines through which the rows of bad input come to their sentences."""
+    first = next(iter(op.samples(torch.float64).values()))
+    good = inspect.signature(op.function).bind(*first).arguments
+    for change, _ in op.bad:
+        with pytest.raises((TypeError, ValueError)) as caught:
+            op.function(**(good | change))
+        yield from ((str(entry.path), entry.lineno + 1) for entry in caught.traceback)
+
+
+@each_file
+def test_each_refusal_has_a_row_of_bad_input(path):
+    met = {line for op in ops_of(path) for line in lines_of_refusals(op)}
+    for node in refusals(path):
+        source = ast.unparse(node)
+        if not any(words in source for words, _ in REFUSED_ELSEWHERE):
+            lines = range(node.lineno, node.end_lineno + 1)
+            assert met & {(path, line) for line in lines}, (
+                f"{Path(path).name}:{node.lineno}, {source}: no row of `bad` in table.py "
+                "meets it; add one, or say where it is met in REFUSED_ELSEWHERE"
             )
