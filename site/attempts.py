@@ -40,15 +40,17 @@ SAID = {  # what only a page says; by the folder of the edition
         "expand": "shape {one} cannot be expanded to {other}.",
         "number": "`{name}` takes a tensor, not a number.",
         "name": "`{name}` is not defined: write `torch.{name}`.",
-        "unknown": "there is no `{name}` here, only {names}.",
+        "unknown": "this page does not know `{name}`. It knows {names}.",
+        "functional": "torch has no `{name}`: write `F.{name}`.",
+        "typed": "`{sign}` is no sign of Python: write `{meant}`.",
         "slip": "this page does not know `{name}`. Is `{close}` meant? If not, run it in the "
         "course.",
-        "syntax": "this page cannot read on from `{what}`. If no operator is missing there, run "
+        "syntax": "this page cannot read `{what}`. Is an operator missing before it? If not, run "
         "it in the course.",
         "apart": "Where `grad_output` is 0, your line is not: a term lacks that factor. Are "
         "parentheses missing?",
         "brackets": "brackets: {opened} opened, {closed} closed.",
-        "modules": "This page has `torch` alone: write `{other}`.",
+        "modules": "This page has `torch` alone: write `torch.` in place of `{module}.`.",
         "times": "Everywhere it is {factor} times what is right.",
         "zero": "it divides by zero.",
         "minus": "a tensor of True and False knows no minus: write `~mask`.",
@@ -71,13 +73,15 @@ SAID = {  # what only a page says; by the folder of the edition
         "expand": "形状 {one} 无法扩展成 {other}。",
         "number": "`{name}` 的参数要是张量，不能是数。",
         "name": "`{name}` 没有定义，请写 `torch.{name}`。",
-        "unknown": "这里没有 `{name}`，只有 {names}。",
+        "unknown": "本页不认识 `{name}`，只认识 {names}。",
+        "functional": "torch 里没有 `{name}`，请写 `F.{name}`。",
+        "typed": "Python 里没有 `{sign}` 这个符号，请写 `{meant}`。",
         "slip": "本页不认识 `{name}`，是不是想写 `{close}`？如果不是，请在课程的 notebook 里运行。",
-        "syntax": "本页从 `{what}` 起读不下去了。如果那里没有漏掉运算符，"
+        "syntax": "本页读不懂 `{what}`，它前面是不是漏了运算符？如果没有，"
         "请在课程的 notebook 里运行。",
         "apart": "当 `grad_output` 为 0 时，你的这一行却不为 0：有一项没有乘上它。是不是漏了括号？",
         "brackets": "左括号有 {opened} 个，右括号有 {closed} 个。",
-        "modules": "本页只有 `torch`，请写 `{other}`。",
+        "modules": "本页只有 `torch`，请把 `{module}.` 写成 `torch.`。",
         "times": "处处都是正确值的 {factor} 倍。",
         "zero": "除数是 0。",
         "minus": "布尔张量不能做减法，也不能取负，请写 `~mask`。",

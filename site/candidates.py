@@ -43,10 +43,34 @@ WRONG = [  # what people write; the judge says what is wrong with each
     "torch.sigmoid(grad_output)",
     "grad_output * torch.sigmoid(grad_output)",
 ]
+WHY = {  # where the judge has numbers alone
+    "grad_output * torch.sigmoid(x) * (1 - torch.sigmoid(x))": {
+        "notebooks": "That is the slope of sigmoid: one derivative too many.",
+        "zh": "这是 sigmoid 的斜率，多求了一次导。",
+    },
+    "grad_output * (x > 0)": {
+        "notebooks": "That is the slope of relu.",
+        "zh": "这是 relu 的斜率。",
+    },
+    "grad_output * torch.sigmoid(x).mean()": {
+        "notebooks": "Each element has a slope of its own: leave out the mean.",
+        "zh": "每个元素都有自己的斜率，不要取平均。",
+    },
+    "grad_output * torch.sigmoid(x).sum()": {
+        "notebooks": "Each element has a slope of its own: leave out the sum.",
+        "zh": "每个元素都有自己的斜率，不要求和。",
+    },
+}
 SUCCESS = {  # no more than the page has seen
     "notebooks": "Right at {count} inputs in float64, up to ±{far}. Chapter 05 asks "
     "for the second derivative, too.",
     "zh": "在 {count} 个 float64 输入上都正确，最大到 ±{far}。第 05 章还会检查二阶导数。",
+}
+OVERFLOWS = {  # far on the left, where the slope is 0 all the same
+    "notebooks": "Right at {count} inputs in float64, up to ±{far}. Far on the left a step is inf, "
+    "so the derivative of your line may be nan there. Chapter 05 asks for that one, too.",
+    "zh": "在 {count} 个 float64 输入上都正确，最大到 ±{far}。左边很远处有一步成了 inf，"
+    "所以你这一行自己的导数在那里可能是 nan。第 05 章还会检查它。",
 }
 BRANCHES = {  # of a line whose own derivative PyTorch may get wrong
     "notebooks": "Right at {count} inputs in float64, up to ±{far}. Its own derivative, which "
@@ -99,6 +123,8 @@ def front_attempt(folder):
             assert verdict.mark == "✗", line
             cause = without_numbers(verdict.message)
             wrong.append({"line": line, "names": names, "why": cause})
+        for line, said in WHY.items():
+            wrong.append({"line": line, "names": names, "why": said[folder]})
         seen = [
             {
                 "given": [data_of(g), data_of(x)],
@@ -118,6 +144,7 @@ def front_attempt(folder):
             "cases": seen,
             "wrong": wrong,
             "right": SUCCESS[folder].format(count=count, far=FAR),
+            "overflows": OVERFLOWS[folder].format(count=count, far=FAR),
             "branches": BRANCHES[folder].format(count=count, far=FAR),
             "words": templates(folder),
         }

@@ -90,9 +90,11 @@ WORDS = {
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
         "yours": "your line",
-        "repaired": "Chapter 00 tells this story in 20 minutes.",
+        "lost": "Right to rounding in float64. In float32, the slope is lost far on the left: in your "
+        "line two numbers nearly cancel.",
+        "repaired": "PyTorch's own F.softplus does this. Chapter 00 shows how, in 20 minutes.",
         "for_whom": "For people who train models, and need a gradient that PyTorch lacks, gets "
-        "wrong, or makes at the price of too much memory.",
+        "wrong, or computes at too high a cost in memory.",
         "start": "Start with chapter 00",
         "doors": ("New here", "I have an error, or a task", "I need a kernel"),
         "new": "You need Python, tensors and `loss.backward()`, but no GPU.",
@@ -103,6 +105,7 @@ WORDS = {
         "paste": "Paste or describe it",
         "example": "For example:",
         "nothing": "No row has these words.",
+        "nearest": "No row has all of this. The nearest:",
         "all_rows": "Chapter 19 lists them all",
         "needs": "needs",
         "minutes": "{} min, exercises {}",
@@ -121,8 +124,7 @@ WORDS = {
         "colab_first": "and run this in a cell of its own first:",
         "more": "All commands, what they download, and how to teach with the course: the README",
         "ways": {
-            "copy": ("Copy an operation", "Tested, each a file or folder that needs nothing but "
-                     "torch."),
+            "copy": ("Copy an operation", "Tested, each a file or a folder that stands alone."),
             "check": ("Check my gradient", "The doctor names what is wrong with a gradient, and "
                       "often the line to change."),
         },
@@ -142,7 +144,9 @@ WORDS = {
         "梯度就成了 {value}。请换一种不会溢出的写法。",
         "check": "检查",
         "yours": "你写的这一行",
-        "repaired": "第 00 章讲的就是这个故事，只要 20 分钟。",
+        "lost": "在 float64 下正确，只差舍入误差。但在 float32 下，左边很远处的斜率丢失了：你这一行"
+        "里有两个数几乎抵消。",
+        "repaired": "PyTorch 自己的 F.softplus 就是这样做的。第 00 章用 20 分钟讲清楚怎么做。",
         "for_whom": "如果你在训练模型，而 PyTorch 没有你要的梯度，或者算得不对、占用的内存太多，"
         "这门课程就是为你准备的。",
         "start": "从第 00 章开始",
@@ -154,6 +158,7 @@ WORDS = {
         "paste": "粘贴或描述",
         "example": "例如：",
         "nothing": "没有哪一行含有这些词。",
+        "nearest": "没有哪一行完全符合，最接近的是：",
         "all_rows": "第 19 章列出了全部",
         "needs": "先读",
         "minutes": "{} 分钟，练习 {} 分钟",
@@ -172,7 +177,7 @@ WORDS = {
         "colab_first": "并先在一个单元格里运行：",
         "more": "全部命令、要下载多少、怎样用这门课程教学：见 README",
         "ways": {
-            "copy": ("复制算子", "经过测试，每个自成一个文件或文件夹，只需要 torch。"),
+            "copy": ("复制算子", "经过测试，每个自成一个文件或文件夹，可以单独使用。"),
             "check": ("检查我的梯度", "梯度医生说出梯度错在哪里，往往还能指出要改的那一行。"),
         },
     },
@@ -256,7 +261,10 @@ def _called(folder):
 
 
 def _rows(builder, document):
-    """(text, page, what to do, link, all words) of each row of the indexes of chapter 19."""
+    """(text, page, what to do, link, words) of each row of the indexes of chapter 19.
+
+    words: those of the row in one line, and then a line for each of its other names.
+    """
     folder = document.split("/")[0]
     called = _called(folder)["19"]
     doctree = builder.env.get_and_resolve_doctree(document, builder)
@@ -266,12 +274,13 @@ def _rows(builder, document):
             target = link.get("refuri") or f"#{link['refid']}"
             own = f"{document}.html" if target.startswith("#") else f"{folder}/"
             text = row[0].astext()
+            names = re.sub("[,，] ?", "\n", called.get(plain(text), ""))
             yield (
                 text,
                 own + target,
                 row[1].astext().replace("<wbr>", ""),
                 link.astext(),
-                f"{row.astext().replace('<wbr>', '')} {called.get(plain(text), '')}",
+                row.astext().replace("<wbr>", "").replace("\n", " ") + f"\n{names}",
             )
 
 
@@ -280,7 +289,7 @@ def _chapter_rows(folder, cards):
     for number, card in cards.items():
         title = f"{number} {card['name']}"
         called = _called(folder).get(number, {}).get(plain(title), "")
-        yield title, card["page"], "", card["question"], f"{title} {called}"
+        yield title, card["page"], "", card["question"], f"{title}\n{called}"
 
 
 def curves():

@@ -69,6 +69,9 @@ const attempts = (() => {
   // the branch that is not taken is infinite, and where a step on the way is.
   const BRANCHES = /[<>]|\b(where|clamp|clip|maximum|minimum|masked_fill|relu|abs|sign|sqrt)\b/;
 
+  // What a keyboard for text writes where Python means another sign.
+  const MEANT = { "（": "(", "）": ")", "×": "*", "·": "*", "÷": "/", "，": ",", "−": "-", "＊": "*", "＋": "+", "．": "." };
+
   // Names that a Python program has without an import, or a course by one.
   const OF_PYTHON = new Set(("math np numpy nn ctx self max min pow round range any all list tuple zip map "
     + "bool print lambda isinstance getattr").split(" "));
@@ -88,24 +91,27 @@ const attempts = (() => {
     if (line === "" || line === "...") return ["○", filled(words.untouched, { number }).replace(/^[:：] ?/, "")];
     const cases = asked.cases.map(({ given, expected, ...more }) =>
       ({ given: given.map(valueOf), expected: valueOf(expected), ...more }));
-    let overflows = false; // in a case that asks
+    const overflows = { true: false, false: false }; // in a case whose derivative is known, or another
     const mine = cases.map(({ given, finite }) => {
       evaluated.overflows = false;
       const value = outcome(line, names, given);
-      overflows ||= finite && evaluated.overflows;
+      overflows[Boolean(finite)] ||= evaluated.overflows;
       return value;
     });
     const isFront = Boolean(asked.tuples);
     const beyond = mine.find(value => value instanceof Beyond)
       ?? (asked.tuples && mine.some(Array.isArray) ? new Beyond(line) : null);
-    const other = line.replace(/\b(math|np|numpy)\./g, "torch.");
-    if (beyond && isFront && other !== line && !(outcome(other, names, cases[0].given) instanceof Beyond)) return ["○", filled(words.modules, { other })];
+    const [sign] = line.match(/[（）×·÷，−＊＋．]/) ?? [];
+    if (beyond && sign) return ["○", at(number, filled(words.typed, { sign, meant: MEANT[sign] }))];
+    const [, module] = line.match(/\b(math|np|numpy|jnp|tf|jax)\./) ?? [];
+    if (beyond && module) return ["○", at(number, filled(words.modules, { module }))];
     const [opened, closed] = [/[([]/g, /[)\]]/g].map(sign => line.match(sign)?.length ?? 0);
     if (beyond && opened !== closed) return ["✗", at(number, filled(words.brackets, { opened, closed }))];
     const isName = beyond?.isName && !OF_PYTHON.has(beyond.message);
-    const close = beyond && [...asked.names, ...known].find(name => isClose(name, beyond.message));
+    const begins = name => isName && name.startsWith(beyond.message.toLowerCase()); // grad, X
+    const close = beyond && ([...asked.names, ...known].find(name => isClose(name, beyond.message)) ?? asked.names.find(begins));
     if (close) return ["○", at(number, filled(words.slip, { name: beyond.message, close }))];
-    const has = [...asked.names, "torch"].map(one => `\`${one}\``).join(", ");
+    const has = [...asked.names, "torch", "F"].map(one => `\`${one}\``).join(", ");
     if (isName) return [isFront ? "✗" : "○", at(number, filled(words.unknown, { name: beyond.message, names: has }))];
     if (beyond?.isSyntax) return ["○", at(number, filled(words.syntax, { what: beyond.message }))];
     if (beyond) return ["○", at(number, filled(words.beyond, { what: beyond.message }))];
@@ -114,8 +120,8 @@ const attempts = (() => {
       const found = error || difference(mine[n], expected, asked, words[sentence], isFront ? cases[n].given : []);
       return found && at(where, found);
     }).find(Boolean);
-    if (!wrong && asked.branches && (overflows || BRANCHES.test(line))) return ["○", asked.branches];
-    if (!wrong) return ["✓", at(number, asked.right)];
+    if (!wrong && asked.branches && (overflows.true || BRANCHES.test(line))) return ["○", asked.branches];
+    if (!wrong) return ["✓", at(number, overflows.false && asked.overflows || asked.right)];
     const like = (one, other) => isTensor(one) && isTensor(other)
       && !difference(one, other, asked) && !difference(other, one, asked);
     const tempting = asked.wrong.find(one =>
@@ -141,8 +147,8 @@ const attempts = (() => {
     const asked = JSON.parse(form.dataset.asked), field = form.querySelector("input");
     const answer = () => {
       spell(form.querySelector("output"), ""); // no old verdict stays
-      const [mark, sentence] = judged(field.value, asked), better = told(field.value);
-      spell(form.querySelector("output"), `${mark} ${mark === "✗" && better || sentence}`);
+      const [mark, sentence] = judged(field.value, asked);
+      spell(form.querySelector("output"), `${mark} ${told(field.value, mark) || sentence}`);
     };
     form.addEventListener("submit", event => {
       event.preventDefault();

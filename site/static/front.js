@@ -38,7 +38,7 @@ const setUpSlope = front => {
     front.querySelector(".plot").classList.toggle("told", seen > 88);
   };
   slider.addEventListener("input", show);
-  const draw = line => {
+  const draw = (line, mark) => {
     const slopes = inFloat32(line, RANGE);
     let path = "", pen = "M";
     for (const [n, y] of (slopes ?? []).entries()) {
@@ -53,6 +53,9 @@ const setUpSlope = front => {
     // the slider goes where the line is seen failing, or where only a right one goes on
     slider.value = wrong.length ? wrong.reduce((near, x) => away(x) < away(near) ? x : near) : slopes ? 100 : slider.value;
     show();
+    // in float32, the smallest slopes may be lost where two numbers are subtracted
+    if (mark === "✓" && slopes && Math.abs(slopes[0] - RIGHT[0]) > RIGHT[0] / 2) return form.dataset.lost;
+    if (mark !== "✗") return null;
     // a line that is right until a step overflows is told so
     const from = wrong[0], ends = slopes && from > 0 && wrong.length === RANGE.length - RANGE.indexOf(from);
     const value = ends && shown(slopes[RANGE.indexOf(from)]);
@@ -60,18 +63,21 @@ const setUpSlope = front => {
       && form.dataset.overflow.replace("{last}", Math.floor(from - 0.5)).replace("{value}", value.replace(/[.]0+$/, ""));
   };
   show();
-  attempts.setUp(form, "attempt front", line => draw(line.trim().replace(/^return\b/, "").trim()));
+  attempts.setUp(form, "attempt front", (line, mark) => draw(line.trim().replace(/^return\b/, "").trim(), mark));
 };
 
 // English words without their endings, pairs of Chinese characters. What says nothing, the endings
 // and what people use for one another are the search's.
 const wordsIn = text => [
   ...(text.replace(/\bin[- ]place/g, "inplace").match(/[a-z\d_.]*[a-z\d_]/g) ?? [])
-    .filter(word => !SAYS_NOTHING.has(word)).map(stem),
+    .flatMap(word => /[._]/.test(word) ? [word, ...word.split(/[._]+/)] : [word]) // a name, and its words
+    .filter(word => word.length > 1 && !SAYS_NOTHING.has(word)).map(stem),
   ...(text.match(/\p{Script=Han}+/gu) ?? []).flatMap(run =>
     run.length === 1 ? run : [...run.slice(1)].map((second, place) => run[place] + second)),
 ];
 
+const ASIDE = 0.9; // what stands beside the way through a chapter comes after it
+const ENOUGH = 0.9; // a row that has less of the words than this is only the nearest
 // Rows of both indexes that hold what is typed, or most of it. A word counts the more, the fewer
 // rows have it: a pasted message has many words that say nothing.
 const setUpLookUp = front => {
@@ -88,25 +94,30 @@ const setUpLookUp = front => {
     const alike = alikeOf(word).map(stem);
     const among = words => holds(words, word) ? 1 : alike.some(other => holds(words, other)) ? FOR_ANOTHER : 0;
     const having = rows.filter(({ words }) => among(words)).length;
-    const weight = having ? Math.log(rows.length / having) : 0;
-    return ({ heading, words }) => weight * (among(heading) + among(words));
+    const weight = Math.log(rows.length / (having || 1));
+    return Object.assign(({ heading, words }) => weight * (among(heading) + among(words)), { weight });
   };
   field.addEventListener("input", () => {
     const typed = [...new Set(wordsIn(field.value.toLowerCase()))], words = typed.map(asWeighed);
     const covered = ({ heading }) => heading.filter(word => typed.includes(word)).length / (heading.length || 1);
     const score = row => words.reduce((sum, weighed) => sum + weighed(row), 0) * (1 + covered(row) / 2);
     const asked = field.value.toLowerCase();
-    const literally = row => { // a message that is pasted holds what its row says
-      const said = row.querySelector("a").textContent.toLowerCase();
-      return asked.includes(said) || said.includes(asked) ? Math.min(said.length, asked.length) / 3 : 0;
-    };
-    const scored = rows.map(one => ({ row: one.row, words: score(one), all: score(one) + literally(one.row) }));
+    const literally = row => // a message that is pasted holds what its row says, or what else finds the row
+      Math.max(...[row.querySelector("a").textContent, ...row.dataset.words.split("\n").slice(1)].map(text => {
+        const said = text.toLowerCase();
+        if (asked.trim() === said) return Infinity;
+        return asked.includes(said) || said.includes(asked) ? Math.min(said.length, asked.length) / 3 : 0;
+      }));
+    const isDeeper = row => /^\d+ (Deeper|选读)/.test(row.querySelector("span").textContent);
+    const scored = rows.map(one => ({ row: one.row, words: score(one), all: (score(one) + literally(one.row)) * (isDeeper(one.row) ? ASIDE : 1) }));
     const enough = Math.max(...scored.map(one => one.words)) / 2;
-    const found = scored.filter(one => one.words > 0 && one.words >= enough)
+    const found = scored.filter(one => one.all === Infinity || one.words > 0 && one.words >= enough)
       .sort((one, other) => other.all - one.all).slice(0, 8).map(one => one.row);
     for (const { row } of rows) { row.hidden = true; row.classList.toggle("first", row === found[0]); }
     for (const row of found) { row.hidden = false; list.append(row); }
+    const isNear = Math.max(...scored.map(one => one.all)) < words.reduce((sum, one) => sum + one.weight, 0) * ENOUGH;
     front.querySelector("#none").hidden = found.length > 0;
+    front.querySelector("#nearest").hidden = !found.length || !isNear;
     results.hidden = !words.length;
     results.scrollIntoView({ block: "nearest" });
   });

@@ -260,6 +260,7 @@ document.addEventListener("DOMContentLoaded", () => {
   });
 
   dialog.addEventListener("keydown", event => { // among the field and what was found
+    if (event.key === "Escape") dialog.close(); // the theme's own hears it in the field alone
     const way = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!way) return;
     const all = [input, ...found.querySelectorAll("a")];

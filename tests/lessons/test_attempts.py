@@ -121,6 +121,11 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "grad_output * math.exp(x)": "○",
     "grad_output * torch.exp(x) / 1 + torch.exp(x)": "✗",
     "grad_ouput * torch.sigmoid(x)": "○",
+    "grad * torch.sigmoid(x)": "○",
+    "grad_output × torch.sigmoid(x)": "○",
+    "grad_output / (1 + torch.exp(-x))": "✓",
+    "grad_output * torch.logsigmoid(x)": "✗",  # of torch.nn.functional
+    "grad_output * torch.tanh(x) / 2": "✗",
     "grad_output torch.sigmoid(x)": "○",
     "grad_output * torch.exp(F.logsigmoid(x))": "✓",
     "grad_output * torch.sigmod(x)": "○",
@@ -183,7 +188,10 @@ def test_what_only_the_course_can_run_is_refused():
     for page, (_, line) in zip(said_by_a_page(REFUSED), REFUSED, strict=True):
         assert page.startswith("○") and "run it in the course" in page, line
     (unknown,) = said_by_a_page([("4.a", "-g / x**2")])
-    assert unknown == "○ 4.a: there is no `x` here, only `g`, `y`, `torch`."
+    assert (
+        unknown
+        == "○ 4.a: this page does not know `x`. It knows `g`, `y`, `torch`, `F`."
+    )
     untouched = said_by_a_page([("1.a", "..."), ("1.a", " ")])
     assert untouched == ["○ 1.a: not attempted yet"] * 2
 
@@ -194,16 +202,22 @@ def test_the_front_page_marks_lines():
     causes = {  # what a reader can act on, beside the numbers
         "2 * grad_output * torch.sigmoid(x)": "Everywhere it is 2 times what is right.",
         "1.0001 * grad_output * torch.sigmoid(x)": "Everywhere it is 1.0001 times",
-        "grad_output * (x > 0)": " at x = ",
+        "grad_output * (x > 0)": "That is the slope of relu.",
+        "grad_output * torch.sigmoid(x) * (1 - torch.sigmoid(x))": "one derivative too many",
+        "grad_output / (1 + torch.exp(-x))": "Far on the left a step is inf",
+        "grad_output * torch.logsigmoid(x)": "write `F.logsigmoid`",
+        "grad_output * torch.tanh(x) / 2": " at x = ",
         "grad_output @ torch.sigmoid(x)": "inner sizes",
         "torch.sigmoid(x)": "does not depend on grad_output",
-        "banana * grad_output": "there is no `banana` here",
+        "banana * grad_output": "this page does not know `banana`",
         "grad_output * torch.sigmoid(x": "brackets: 1 opened, 0 closed",
         "grad_output * torch.sigmod(x)": "Is `sigmoid` meant?",
-        "grad_output * math.exp(x)": "write `grad_output * torch.exp(x)`",
+        "grad_output * math.exp(x)": "write `torch.` in place of `math.`",
         "grad_output * torch.exp(x) / 1 + torch.exp(x)": "a term lacks that factor",
         "grad_ouput * torch.sigmoid(x)": "Is `grad_output` meant?",
-        "grad_output torch.sigmoid(x)": "cannot read on from `torch.sigmoid(x)`",
+        "grad * torch.sigmoid(x)": "Is `grad_output` meant?",
+        "grad_output × torch.sigmoid(x)": "write `*`",
+        "grad_output torch.sigmoid(x)": "cannot read `torch.sigmoid(x)`",
     }
     said = dict(zip(FRONT, said, strict=True))
     assert [line for line, words in causes.items() if words not in said[line]] == []

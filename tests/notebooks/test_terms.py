@@ -13,7 +13,7 @@ INTRODUCED = {  # the chapter and the cell that say what it is
     "Hessian": "05 a-hessian-times-a-vector-without-the-hes",
     "involution": "07 c002",
     "emulator": "07 one-thread-one-element",
-    "template": "07 c015",
+    "template": "07 the-forward-kernel",
     "dispatcher": "08 c027",
     "schema": "08 c027",
     "fake kernel": "08 c067",
