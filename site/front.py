@@ -90,8 +90,8 @@ WORDS = {
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
         "yours": "your line",
-        "lost": "Right to rounding in float64. In float32, the slope is lost far on the left: in your "
-        "line two numbers nearly cancel.",
+        "lost": "Right to rounding in float64. In float32, the slope is lost far on the left: in "
+        "your line two numbers nearly cancel.",
         "repaired": "PyTorch's own F.softplus does this. Chapter 00 shows how, in 20 minutes.",
         "for_whom": "For people who train models, and need a gradient that PyTorch lacks, gets "
         "wrong, or computes at too high a cost in memory.",
