@@ -141,7 +141,12 @@ def launched(source):
     def added(x, bias):
         y, (rows, columns) = torch.empty_like(x), x.shape
         arrays = {"x": x, "bias": bias, "y": y, "rows": rows, "columns": columns}
-        emulator.run(source, "add_bias", 2, 8, arrays)
+        try:
+            emulator.run(source, "add_bias", 2, 8, arrays)
+        except emulator.KernelError as error:
+            if not error.compiler:
+                raise
+            return emulator.compiler_says(error, source)
         return y
 
     return added
@@ -549,6 +554,9 @@ def element(padded, weight, n, c, h, w):
         {
             ("c * weight.shape[1] // padded.shape[1]", "c % weight.shape[1]"): N_(
                 "A group is a run of neighbouring channels."
+            ),
+            ("c * weight.shape[1] // padded.shape[1]", "c // weight.shape[1]"): N_(
+                "That is how many groups there are, not how many channels each has."
             ),
             ("c * weight.shape[1] // padded.shape[1]", "c"): N_(
                 "There is a filter for each group, not for each channel."

@@ -7,7 +7,7 @@ import pytest
 
 from helpers.lessons import drill
 from helpers.lessons.drill import DRILLS
-from tests.needs import why_not
+from tests.needs import needs_compiler, why_not
 
 each_drill = pytest.mark.parametrize("given", DRILLS.values(), ids=DRILLS)
 
@@ -37,6 +37,13 @@ def test_a_number_is_not_rounded():
     element = drill("7.element").made(drill("7.element").answer)
     line = lambda p, f, n, c, h, w: element(p, f, n, c, h, w).item()  # noqa: E731
     assert drill("7.element").verdict(line).startswith("✓")
+
+
+@needs_compiler
+def test_what_does_not_compile_is_told_with_its_line():
+    given = drill("7.bias")
+    said = given.verdict(given.made(("int column =", "column =")))
+    assert "it does not compile in line 5 of the cell: " in said
 
 
 def test_each_drill_stands_in_its_chapter():

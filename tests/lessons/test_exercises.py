@@ -120,6 +120,45 @@ def test_wrong_attempts_are_answered_as_promised(number, given, monkeypatch):
     assert not silent, f"write wrong attempts of which {silent} say what is wrong"
 
 
+FILTER = "weight[(c * K + i) * K + j]"
+
+
+@pytest.mark.parametrize(
+    ("number", "edits", "words"),
+    [
+        ("7.1", {FILTER: "weight[i * K + j]"}, "the filter of channel 0"),
+        ("7.1", {FILTER: "weight[(c * K + j) * K + i]"}, "takes row j, column i"),
+        ("7.1", {FILTER: "weight[(c * K - i + K) * K - j - 1]"}, "in reverse order"),
+        ("7.1", {"K / 2": "(K - 1) / 2"}, "For an even K"),
+        ("7.1", {"element / width % height": "element / height % width"}, "Its row"),
+        ("7.1", {"float sum = 0;": "", "sum": "y[element]"}, "holds no value yet"),
+        ("7.2", {".sum(0)": ".mean(0)"}, "averages over the channels"),
+        (
+            "7.2",
+            {
+                "padded = F": "x, grad_output = grad_output, x; padded = F",
+            },
+            "takes the neighbourhood from `grad_output`",
+        ),
+        ("7.3", {"- i *": "+ i *"}, "(1, 0) reads the input pixel (2, 0)"),
+        ("7.3", {"return (h, w) if": "return h if"}, "(0, 0) is right."),
+        ("16.3", {"scan(": "scan2("}, "the name must stay; here it is `scan2`"),
+        (
+            "20.2",
+            {
+                ".masked_fill(hidden, -torch.inf)": "",
+                "torch.exp(scores - lse)": "scores.softmax(-1).masked_fill(hidden, 0)",
+            },
+            "`hidden` comes too late",
+        ),
+    ],
+)
+def test_a_near_miss_is_named(number, edits, words, given):
+    verdict = judged(number, edits)
+    assert verdict.mark == WRONG
+    assert words in verdict.message, verdict.message
+
+
 @each_exercise
 def test_hints_and_solution_are_said(number, capsys):
     given = EXERCISES[number]

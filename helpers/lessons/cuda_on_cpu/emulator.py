@@ -34,6 +34,7 @@ KernelError: thread (2, 0, 0) of block (1, 0, 0) reads x[10], but x has 10 eleme
 import ctypes
 import enum
 import mmap
+import re
 import subprocess
 import tempfile
 from functools import cache
@@ -41,7 +42,7 @@ from pathlib import Path
 
 import torch
 
-from helpers.lessons.language import _
+from helpers.lessons.language import _, followed
 from helpers.lessons.native.c_and_cpp import compiler_version
 from helpers.ops.involution.compiler import cached_file, find_compiler
 
@@ -114,6 +115,26 @@ class KernelError(RuntimeError):
         self.compiler, self.fault = compiler, fault
         self.thread, self.block = who.get("thread"), who.get("block")
         self.array, self.element = who.get("array"), who.get("element")
+
+
+def compiler_says(error, cell):
+    """The compiler's first error, without the lines that lead to it.
+
+    error: a `KernelError` of a kernel that does not compile. cell: its source
+    """
+    first = re.search(r"(?:kernel\.cu:(\d+).*)?error: (.*)", error.compiler)
+    if not first:
+        return str(error)
+    number, said = first.groups()
+    place = _(" in line {line} of the cell").format(line=number) if number else ""
+    hint = None
+    before = [line for line in cell.splitlines()[: int(number or 0)] if line.strip()]
+    if any(re.search(r"[^;{}\s]\s*//.*[;{]\s*$", line) for line in before[-2:]):
+        hint = _("In C, `//` begins a comment; `/` divides integers.")
+    template = _("it does not compile{place}: {error}")
+    if hint:
+        template = _("it does not compile{place}: {error}.")
+    return followed(template.format(place=place, error=said), hint)
 
 
 class _Int3(ctypes.Structure):

@@ -1,6 +1,7 @@
 """Exercises of chapter 07: the involution operator in CUDA."""
 
 import itertools
+import math
 import re
 from functools import partial
 
@@ -64,7 +65,7 @@ def _runs(source):
         # Once, and not again in every copy of this process.
         emulator._compile(source, "depthwise")
     except emulator.KernelError as error:
-        yield _compiler_says(error, cell)
+        yield emulator.compiler_says(error, cell)
     for channels, height, width, K, threads in [
         (1, 4, 5, 1, 32),
         (3, 5, 4, 5, 32),
@@ -94,34 +95,48 @@ def _runs(source):
             yield at(where, _explained(error, x.numel(), threads))
         if not x.numel():
             continue
-        padded = F.pad(x[None], [K // 2, (K - 1) // 2] * 2)
-        expected = F.conv2d(padded, weight[:, None], groups=channels)[0]
-        wrong = wrong_element("y", y, expected, 1e-4)
+        wrong = wrong_element("y", y, _convolved(x, weight, K // 2), 1e-4)
         if wrong:
-            of_first = F.conv2d(padded[:, :1], weight[:, None])[0]
-            hint = None
             if re.search(r"\bfloat\s+\w+\s*;", code):
                 hint = _("A variable that nobody set holds any number: begin at 0.")
-            elif alike(y, of_first, 1e-4):
-                hint = _("It reads channel 0 of `x` for every channel.")
+            else:
+                misses = _misread(x, weight).items()
+                hint = next((says for says, v in misses if alike(y, v, 1e-4)), None)
             yield at(where, followed(wrong, hint))
 
 
-def _compiler_says(error, cell):
-    """A compiler's first error, without the lines that lead to it."""
-    first = re.search(r"(?:kernel\.cu:(\d+).*)?error: (.*)", error.compiler)
-    if not first:
-        return str(error)
-    number, said = first.groups()
-    place = _(" in line {line} of the cell").format(line=number) if number else ""
-    hint = None
-    before = [line for line in cell.splitlines()[: int(number or 0)] if line.strip()]
-    if any(re.search(r"[^;{}\s]\s*//.*[;{]\s*$", line) for line in before[-2:]):
-        hint = _("In C, `//` begins a comment; `/` divides integers.")
-    template = _("it does not compile{place}: {error}")
-    if hint:
-        template = _("it does not compile{place}: {error}.")
-    return followed(template.format(place=place, error=said), hint)
+def _convolved(x, weight, before):
+    """Each channel with its filter; `before` taps lie before an element in each row."""
+    padded = F.pad(x[None], [before, weight.shape[-1] - 1 - before] * 2)
+    return F.conv2d(padded, weight[:, None], groups=len(x))[0]
+
+
+def _misread(x, weight):
+    """What `y` is where an index is read otherwise, by what is then said."""
+    (_channels, height, width), K = x.shape, weight.shape[-1]
+    rows = torch.arange(x.numel()).view_as(x) // height % width
+    # Some of these rows lie below the image.
+    below = _convolved(F.pad(x, [0, 0, 0, width]), weight, K // 2)
+    return {
+        _("It reads channel 0 of `x` for every channel."): _convolved(
+            x[:1].expand_as(x), weight, K // 2
+        ),
+        _("It takes the filter of channel 0 for every channel."): _convolved(
+            x, weight[:1].expand_as(weight), K // 2
+        ),
+        _("It takes row j, column i of the filter for tap (i, j)."): _convolved(
+            x, weight.mT, K // 2
+        ),
+        _("It takes the taps of the filter in reverse order."): _convolved(
+            x, weight.flip(1, 2), K // 2
+        ),
+        _("For an even K it reads `x` one row and one column too far."): _convolved(
+            x, weight, (K - 1) // 2
+        ),
+        _("Its row is not that of the element: a row has `width` elements."): (
+            below.gather(1, rows)
+        ),
+    }
 
 
 def _explained(error, count, threads):
@@ -131,8 +146,11 @@ def _explained(error, count, threads):
     """
     text = str(error)
     number = error.thread and error.thread[0] + threads * error.block[0]
+    once = _("Sum in a variable of the thread, and write once")
+    if error.fault == emulator.Fault.READ_UNWRITTEN and error.array == "y":
+        unwritten = _("thread {number} reads y[{element}], which holds no value yet.")
+        return followed(unwritten.format(number=number, element=error.element), once)
     if error.fault == emulator.Fault.WRITTEN_TWICE:
-        once = _("Sum in a variable of the thread, and write once")
         return followed(
             _("{error}.").format(error=text), once if number == error.element else None
         )
@@ -225,6 +243,8 @@ def _as_autograd_says(attempt):
             patches = F.pad(x, [K // 2] * 4)[n, :, h : h + K, w : w + K]
             each = grad_output[n, :, h, w][:, None, None] * patches
             groups_of = each.view(groups, C // groups, K, K)
+            around = F.pad(grad_output, [K // 2] * 4)[n, :, h : h + K, w : w + K]
+            swapped = x[n, :, h, w][:, None, None] * around
             misses = {
                 _("it holds one channel of the group, and the filter serves all."): [
                     *groups_of[g]
@@ -234,6 +254,14 @@ def _as_autograd_says(attempt):
                     each.sum(0),
                     each[g::groups].sum(0),
                 ],
+                _(
+                    "it takes the neighbourhood from `grad_output` and the one pixel "
+                    "from `x`."
+                ): swapped.view_as(groups_of)[g].sum(0),
+                _(
+                    "it averages over the channels of the group, but their effects add "
+                    "up."
+                ): groups_of[g].mean(0),
             }
             yield at(where, near_miss(given, right, misses))
             yield at(where, wrong_outputs(given, right, what=_("the output")))
@@ -308,12 +336,31 @@ def _as_unfold_says(attempt):
                     y=y, x=x, i=i, j=j, height=out_height, width=out_width, **options
                 )
                 template = _("it returns {given!r}, but {expected} is right.")
-                yield at(call, template.format(given=given, expected=expected))
+                wrong = template.format(given=given, expected=expected)
+                why = _why_not(pair, (y, x), (i, j), **options)
+                yield at(call, followed(wrong, why))
             if expected and not all(isinstance(index, int) for index in pair):
                 yield _(
                     "it returns {given!r}, but an index is an integer. // gives one, "
                     "where the division leaves no remainder."
                 ).format(given=given)
+
+
+def _why_not(pair, pixel, tap, stride, padding, dilation):
+    """Why a pair, which is not right, is not the output pixel; None if it is no pair."""
+    pair = pair if isinstance(pair, tuple) else ()
+    if [isinstance(index, int | float) for index in pair] != [True, True]:
+        return None
+    shifts = [padding - k * dilation for k in tap]
+    exact = tuple((p + s) / stride for p, s in zip(pixel, shifts, strict=True))
+    if pair in (exact, tuple(map(math.floor, exact)), tuple(map(int, exact))):
+        if all(map(float.is_integer, exact)):
+            return _("That pixel lies outside the output.")
+        return _("The exact position is a fraction, so no output pixel lies there.")
+    reads = tuple(h * stride - s for h, s in zip(pair, shifts, strict=True))
+    return _(
+        "With that tap, output pixel {pair} reads the input pixel {reads}."
+    ).format(pair=pair, reads=reads)
 
 
 def _plain(value):
@@ -329,17 +376,17 @@ EXERCISE_3 = Exercise(
     stub="def output_pixel(y, x, i, j, out_height, out_width, stride, padding, "
     "dilation): ...",
     wrong=[
-        ({"y + padding": "y", "x + padding": "x"}, "padding 1"),
+        ({"y + padding": "y", "x + padding": "x"}, "reads the input pixel (-1, -1)"),
         (
             {"if h_times_stride % stride or w_times_stride % stride": "if False"},
-            "stride 2",
+            "The exact position is a fraction",
         ),
         (
             {
                 "if h_times_stride % stride or w_times_stride % stride": "if False",
                 " if 0 <= h < out_height and 0 <= w < out_width else None": "",
             },
-            "but None is right",
+            "lies outside the output",
         ),
         ({"(h, w) if": "(h / 1, w / 1) if"}, "an index is an integer"),
     ],

@@ -134,8 +134,11 @@ WHEELS = {  # says: files, tags, whether there is a problem
         False,
     ),
     N_("release 1.1 for Linux"): (MODULES, [LINUX], True),
+    N_("release 1.1 for Python 3.12"): (MODULES, ["cp312-cp312-linux_x86_64"], True),
     N_("release 1.2 for Linux"): ((*MODULES, SO), ["py3-none-any"], True),
     N_("release 1.2 for Windows"): ((*MODULES, PYD), ["py3-none-any"], True),
+    N_("release 1.2 for Python 2"): ((*MODULES, SO), ["py2-none-any"], True),
+    N_("release 1.2 under abi3"): ((*MODULES, SO), ["cp311-abi3-any"], True),
     N_("release 1.2 with both tags"): ((*MODULES, SO), [LINUX, "py3-none-any"], True),
     N_("release 1.2 with both tags, any first"): (
         (*MODULES, SO),
@@ -218,6 +221,13 @@ EXERCISE_2 = Exercise(
         (
             {'found.append(f"{libraries[0]}': 'found.append(0 and f"{libraries[0]}'},
             "not of sentences",
+        ),
+        (  # only the two tags that the text names
+            {
+                'if tag.endswith("-any")': 'if tag == "py3-none-any"',
+                'if not tag.endswith("-any")': 'if tag.startswith("cp311-abi3")',
+            },
+            "goes through",
         ),
     ],
     properties=[_catches],
@@ -318,6 +328,11 @@ def _keeps_programs_right(schema):
         )
         line = order[0] if order else str(error).strip().splitlines()[0].rstrip(".:")
         yield _("PyTorch cannot read it: {line}.").format(line=line)
+    if (parsed.name, parsed.overload_name) != (f"{NAMESPACE}::scan", ""):
+        yield _(
+            "programs that were saved call `scan`, so the name must stay; here it is "
+            "`{name}`."
+        ).format(name=schema.partition("(")[0])
     if [str(r.type) for r in parsed.returns] != ["Tensor"]:
         returns = schema.rpartition("->")[2].strip()
         yield _(

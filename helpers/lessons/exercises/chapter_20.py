@@ -10,7 +10,7 @@ from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import alike, changed_in_place, copies, near_miss
 from helpers.lessons.judge.properties import each, keeps_only, random
 from helpers.lessons.judge.variations import Inputs
-from helpers.lessons.language import N_, _
+from helpers.lessons.language import N_, _, followed
 from helpers.lessons.memory import Alive
 
 
@@ -43,7 +43,8 @@ SCORES = {
 def _merges(attempt, scores):
     value = random(8, 3, seed=1)
     pieces = [_piece(scores[:, s], value[s]) for s in (slice(3), slice(3, 8))]
-    given = [copies(piece) for piece in pieces]
+    # Without a graph, or PyTorch refuses a change in place before it is seen here.
+    given = [tuple(x.clone() for x in piece) for piece in pieces]
     result = attempt(*given)
     result = tuple(result) if isinstance(result, list) else result
     right_m, right_z, right_o = right = _piece(scores, value)
@@ -100,6 +101,7 @@ EXERCISE_1 = Exercise(
             {"c1 * o1 + c2 * o2": "(c1 * o1 + c2 * o2) / (c1 * z1 + c2 * z2)"},
             "divided by `z`",
         ),
+        ({"    m = torch": "    z1 *= 2\n    m = torch"}, "changes `z of a piece`"),
     ],
     properties=[each(SCORES, _merges)],
     success="both sums are made again with the common maximum, so any number of "
@@ -183,6 +185,10 @@ def _three_without_a_usual_slip(attempt):
             "`hidden` is not used: a weight that is hidden is 0, in the backward pass, "
             "too."
         ): seen.mT @ grad_output,
+        _(
+            "`hidden` comes too late: what is hidden still counts in the sum of its "
+            "row. The mask belongs in the scores, before the exponential."
+        ): (q @ k.mT / 2).softmax(-1).masked_fill(hidden, 0).mT @ grad_output,
     }
     right = attention_backward(*block)
     yield near_miss(found[2], right[2], misses)
@@ -292,10 +298,14 @@ def _keeps_nothing_twice(attempt):
         (first,) = grad(y, x, g, create_graph=True)
     more = alive.now - first.nbytes
     if more > x.nbytes / 2:
-        yield _(
+        wrong = _(
             "it is right, but a backward pass with create_graph=True keeps {more:,} "
             "bytes besides `x` and grad_output, which have {each:,} each."
         ).format(more=more, each=x.nbytes)
+        yield followed(
+            wrong,
+            _("An operation that is recorded keeps what it needs, such as a softmax."),
+        )
 
 
 def _holds_far_numbers(attempt):
@@ -316,7 +326,7 @@ EXERCISE_3 = Exercise(
     wrong=[
         (
             {"Anew.apply(slope, x, grad_output), None": "slope(x, grad_output), None"},
-            "besides `x` and grad_output",
+            "such as a softmax",
         ),
         (
             {
