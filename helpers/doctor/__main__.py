@@ -73,7 +73,7 @@ def run(argv, as_json, **options):
     options: those of `rounds`. The status is 1 if a Function is wrong, 2 if the program
     raised, 130 after Ctrl-C while Functions were examined, otherwise the program's own.
     """
-    kept, status = (sys.argv, sys.path), 0
+    before, status = (sys.argv, sys.path), 0
     sys.argv = argv
     sys.path = [os.path.dirname(os.path.abspath(argv[0])), *sys.path]
     made = rounds(**options)
@@ -90,7 +90,7 @@ def run(argv, as_json, **options):
     except KeyboardInterrupt:
         status = CTRL_C
     finally:
-        sys.argv, sys.path = kept
+        sys.argv, sys.path = before
     if not isinstance(status, int):
         print(status, file=sys.stderr)  # as Python does
         status = 1

@@ -244,10 +244,12 @@ class Text:
     """What a finding says; called with what fills its gaps, it makes the `Finding`.
 
     {x} is the input, {y} the output, {Y} the same where a sentence begins.
+
+    kind: of a cause of a wrong gradient, as in `causes/cause.py`
     """
 
-    def __init__(self, severity, code, message, look="", raises="", none=""):
-        self.severity, self.code = severity, code
+    def __init__(self, severity, code, message, look="", raises="", none="", kind=""):
+        self.severity, self.code, self.kind = severity, code, kind
         self.message, self.look = message, look
         self.raises, self.none = raises or message, none or message
         assert TEXTS.setdefault(code, self) is self, f"there are two texts for {code}"
@@ -268,7 +270,7 @@ class Text:
         output=None,
         through=None,
         change=None,
-        first=None,
+        first_wrong=None,
         also_wrong=(),
         **gaps,
     ):
@@ -279,7 +281,7 @@ class Text:
 
         groups: fill gaps by position; further: sentences that follow; output: the only
                 one concerned; through: the same, and said first; change: a `Change`;
-                first: a `FirstWrong`; also_wrong: other inputs
+                first_wrong: a `FirstWrong`; also_wrong: other inputs
         """
         Y = _("The output") if y == "the output" else y
         gaps = {"x": f"`{x}`", "y": _(y), "Y": Y} | gaps
@@ -296,7 +298,8 @@ class Text:
             output=output or through,
             values=values or {},
             also_wrong=tuple(also_wrong),
-            **(first.words() if first else {}) | (vars(change) if change else {}),
+            **(first_wrong.words() if first_wrong else {})
+            | (vars(change) if change else {}),
         )
 
 

@@ -6,6 +6,8 @@ from ..function.isolation import forgiving
 from ..report import TEXTS, error
 
 CAUSES = []  # (text, test), in the order in which they are tried
+# Kinds of causes: the sentence tells what to write, or no more than that it is wrong.
+SHARP, VAGUE = "sharp", "vague"
 
 
 def gaps_of(test, wrong):
@@ -20,10 +22,10 @@ def gaps_of(test, wrong):
     return next(tried, None)
 
 
-def cause(code, message=None, look=""):
+def cause(code, message=None, look="", kind=""):
     """Make a row of the decorated test.
 
-    Without a message it finds a cause that has another.
+    Without a message it finds a cause that has another. kind: SHARP, VAGUE or neither.
 
     The test takes the `WrongGradient` of one wrong gradient. It returns what fills the
     gaps of the sentence, or None; or it yields hypotheses, (gaps, holds): the first one
@@ -31,7 +33,7 @@ def cause(code, message=None, look=""):
     """
 
     def register(test):
-        text = error(code, message, look) if message else TEXTS[code]
+        text = error(code, message, look, kind=kind) if message else TEXTS[code]
         CAUSES.append((text, test))
         return test
 

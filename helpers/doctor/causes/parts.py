@@ -13,7 +13,7 @@ from ..function.tensors import largest
 from ..report import MEANT, brief
 from ..words import N_, _
 from . import whole  # noqa: F401  (its rows come first)
-from .cause import cause
+from .cause import VAGUE, cause
 from .where import (
     Spots,
     at_some,
@@ -57,7 +57,7 @@ def grad_output_partly_ignored(wrong):
     """Of these, all contributions are lost."""
     if not (found := lost(wrong)):
         return None
-    (gone, there), here = found, wrong.first
+    (gone, there), here = found, wrong.here
     rows = gone.any(1)
     right = there.any(1) & ~rows
     # Or it is a matter of the elements of the input.
@@ -99,7 +99,7 @@ def contribution_lost(wrong):
     "state?",
 )
 def other_mask(wrong):
-    here = wrong.first
+    here = wrong.here
     lost, extra = (
         here.wrong & (here.sampled.abs() <= here.limit).all(0),
         here.wrong & here.zero,
@@ -117,14 +117,11 @@ def other_mask(wrong):
         )
 
 
-@cause(
-    "partly-right",
-    "The gradient of {x} {what}.",
-)
+@cause("partly-right", "The gradient of {x} {what}.", kind=VAGUE)
 def partly_right(wrong):
-    here = wrong.first
+    here = wrong.here
     if here.wrong.any() and is_right_somewhere(here, here.right):
-        points = [of_elements(here) for here in (*wrong.at, *wrong.again)]
+        points = [of_elements(here) for here in (*wrong.at, *wrong.in_reverse)]
         if found := rule(here.shape, points, map(of_elements, here.varied())):
             return in_part(here, *found)
     return None
@@ -146,7 +143,7 @@ def is_right_somewhere(here, right):
 )
 def term_missing(wrong):
     """Perhaps after division by an input or the output, or but for a multiple of it."""
-    here = wrong.first
+    here = wrong.here
     if not here.whole or here.x.is_complex():
         return
     ones, tensors = torch.ones_like(here.given[0]), [*same_shaped(here)]
@@ -205,7 +202,7 @@ def rests(error, basis, shape, dims):
     look="the chain rule: grad_output times a derivative",
 )
 def inner_derivative_forgotten(wrong):
-    summed = "" if wrong.first.y.numel() <= wrong.first.x.numel() else _(", summed")
+    summed = "" if wrong.here.y.numel() <= wrong.here.x.numel() else _(", summed")
     yield (
         {"summed": summed, "meant": MEANT},
         lambda here: here.passes and not here.is_identity,
@@ -230,9 +227,7 @@ def right_only_for_ones(wrong):
 )
 def factor_missing(wrong):
     """An input or the output, or exp of it, perhaps times a number."""
-    names = (
-        [*wrong.first.tensors] if wrong.ratios and len(wrong.ratios[0][0]) > 1 else []
-    )
+    names = [*wrong.here.tensors] if wrong.steady and wrong.steady[0] > 1 else []
     of = [(name, name, lambda t: t) for name in names]
     of += [(_(EXP).format(name=name), name, torch.exp) for name in names]
     for (what, name, made), (power, lacks) in itertools.product(of, POWERS.items()):
@@ -255,7 +250,7 @@ def factor_missing(wrong):
 @cause("partly-right")
 def partly_right_somewhere(wrong):
     """Without a rule that says where."""
-    here, spots = wrong.first, of_elements(wrong.first)
+    here, spots = wrong.here, of_elements(wrong.here)
     right = spots.right & ~here.zero  # for the formula, not for being small
     if here.wrong.any() and is_right_somewhere(here, right) and not spots.smooth:
         return at_some(here)
@@ -267,12 +262,13 @@ def partly_right_somewhere(wrong):
     "The gradient of {x} is off by a factor that is not the same everywhere, whatever "
     "{grad} is.",
     look="the formula of the derivative",
+    kind=VAGUE,
 )
 def derivative_wrong(wrong):
     """Of fewer numbers than there are elements, it would be so whatever is wrong."""
-    if not wrong.ratios or wrong.first.y.numel() < wrong.first.x.numel():
+    if not wrong.steady or wrong.here.y.numel() < wrong.here.x.numel():
         return None
-    here, grad = wrong.first, "grad_output"
+    here, grad = wrong.here, "grad_output"
     if len(here.point.names) > 1:
         grad = _("the grad_output of {y} alone").format(y=here.point.names[here.o])
     return {"grad": grad}
@@ -282,6 +278,7 @@ def derivative_wrong(wrong):
     "gradient-wrong",
     "The gradient of {x} is wrong{nameless}.",
     look="the formula, term by term, at the element shown",
+    kind=VAGUE,
 )
 def gradient_wrong(wrong):
     return {"nameless": _(", in no way that has a name")}

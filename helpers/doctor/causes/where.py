@@ -48,7 +48,7 @@ class Spots:
 
 def of_elements(here):
     """The elements of an input; what is right only because it is small is neither."""
-    size = here.tolerance * torch.maximum(here.sampled.abs(), here.expected.abs())
+    size = here.point.tolerance * torch.maximum(here.sampled.abs(), here.expected.abs())
     known = (here.error <= size) | (here.sampled == 0)
     right = here.trusted & (known & (here.off <= here.error + size)).all(0)
     wrong = here.trusted & (here.off > 10 * here.error + size).any(0)

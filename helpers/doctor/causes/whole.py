@@ -13,7 +13,7 @@ from ..function.tensors import largest
 from ..measure.gradient import nearly_equal
 from ..report import MEANT, brief
 from ..words import N_, _, number
-from .cause import cause
+from .cause import SHARP, cause
 from .where import named_dims, subsets
 
 DIGITS = N_("{n} digit"), N_("{n} digits")
@@ -37,6 +37,7 @@ def moves(here):
     "right-here-only",
     "The gradient of {x} looks right at the given point, but is wrong at others.",
     look="constants that belong to one input, and branches",
+    kind=SHARP,
 )
 def right_here_only(wrong):
     return {} if wrong.elsewhere and not is_flat(wrong) else None
@@ -48,6 +49,7 @@ def right_here_only(wrong):
     look="what backward returns in the place of {x}; if it is meant as a constant, "
     "give "
     "requires_grad=True to the other inputs only",
+    kind=SHARP,
 )
 def gradient_none(wrong):
     yield {}, lambda here: here.none
@@ -59,11 +61,11 @@ def gradient_none(wrong):
     look="how the gradient of {x} is filled in",
 )
 def gradient_zero(wrong):
-    point, i = wrong.first.point, wrong.first.i
+    point, i = wrong.here.point, wrong.here.i
     alone = [point.given(o)[0][i] for o in range(len(point.vs))]
     together = point.vjp({o: vs[0] for o, vs in enumerate(point.vs)})[i]
-    is_product = wrong.first.row(together).any() and not any(
-        wrong.first.row(grad).any() for grad in alone
+    is_product = wrong.here.row(together).any() and not any(
+        wrong.here.row(grad).any() for grad in alone
     )
     where = _("where no other output is used") if is_product else _("everywhere")
     yield (
@@ -76,12 +78,13 @@ def gradient_zero(wrong):
     "straight-through",
     "The derivative of {y} with respect to {x} is zero here, but backward {what}.",
     look="which gradient this is, if no straight-through gradient is intended",
+    kind=SHARP,
 )
 def straight_through(wrong):
     if not is_flat(wrong) or swapped(wrong):
         return None
     passes = _("passes grad_output straight through")
-    what = passes if wrong.first.passes else _("does not return zero")
+    what = passes if wrong.here.passes else _("does not return zero")
     return {"what": what, "meant": MEANT}
 
 
@@ -89,6 +92,7 @@ def straight_through(wrong):
     "grad-output-ignored",
     "The gradient of {x} does not depend on grad_output{only}.",
     look="where grad_output enters the gradient of {x}",
+    kind=SHARP,
 )
 def grad_output_ignored(wrong):
     if not all(
@@ -102,7 +106,9 @@ def grad_output_ignored(wrong):
 # --- a factor -------------------------------------------------------------------------
 
 
-@cause("negated", "The gradient of {x} is right, but negated.", look="the sign")
+@cause(
+    "negated", "The gradient of {x} is right, but negated.", look="the sign", kind=SHARP
+)
 def negated(wrong):
     yield {}, lambda here: here.fits(-here.given)
 
@@ -132,7 +138,7 @@ def reason(wrong):
     It must be so at other sizes, and for other values of the number, too.
     """
     for power, template in POWERS.items():
-        for name, n in wrong.first.subject.numbers.items():
+        for name, n in wrong.here.subject.numbers.items():
             if abs(n**power - wrong.factor) > 1e-4 * abs(wrong.factor):
                 continue
             if wrong.others and all(
@@ -151,7 +157,7 @@ def size(wrong, power):
     """
     if wrong.factor is None or not wrong.of_other_sizes or reason(wrong):
         return None
-    for k, (n, what) in enumerate(sizes(wrong.first)):
+    for k, (n, what) in enumerate(sizes(wrong.here)):
         changed = any(sizes(here)[k][0] != n for here in wrong.of_other_sizes)
         for sign in (1, -1) if n > 2 and changed else ():
             if abs(wrong.factor / (sign * n**power) - 1) < 1e-4 and all(
@@ -203,7 +209,7 @@ def scaled(wrong):
     "that approximates",
 )
 def few_digits(wrong):
-    worst, noise = 0.0, 5e-2 if is_rounded(wrong.first) else 0.0
+    worst, noise = 0.0, 5e-2 if is_rounded(wrong.here) else 0.0
     for here in wrong.at:
         off = here.off[:, here.trusted]
         limit, size = here.limit[:, here.trusted], largest(here.expected)
@@ -213,10 +219,10 @@ def few_digits(wrong):
         ).any():
             return None
         worst = max(worst, ((off - limit) / size).max().item())
-    if worst <= 0 or wrong.first.vjp(torch.zeros_like(wrong.first.y)).any():
+    if worst <= 0 or wrong.here.vjp(torch.zeros_like(wrong.here.y)).any():
         return None  # something is added; rounding leaves 0
     digits = max(1, math.floor(-math.log10(worst)))
-    lower = wrong.first.subject.lower
+    lower = wrong.here.subject.lower
     has_no_more = lower and worst <= ROUNDINGS * torch.finfo(lower).eps
     severity = "note" if has_no_more else None
     return {"digits": number(digits, DIGITS), "severity": severity}
@@ -245,9 +251,10 @@ def rest_of_sums(here):
     "The gradient of {x} is not proportional to grad_output{how}.",
     look="terms without grad_output as a factor, and what is done to grad_output "
     "itself",
+    kind=SHARP,
 )
 def not_linear(wrong):
-    here = wrong.first
+    here = wrong.here
     if largest(here.vjp(torch.zeros_like(here.y))) > 1e-6 * largest(here.given):
         return {"how": _(": it is not even zero where grad_output is zero")}
     if is_proportional(here) and rest_of_sums(here) < 0.1:  # or it is rounded
@@ -264,9 +271,10 @@ def not_linear(wrong):
     "The gradient of {x} is right for real numbers, but a conjugate is missing or "
     "one too many.",
     look="PyTorch multiplies grad_output by the conjugate of the derivative",
+    kind=SHARP,
 )
 def conjugate(wrong):
-    if wrong.first.is_complex:
+    if wrong.here.is_complex:
         yield {}, lambda here: here.fits(here.given.conj())
         yield (
             {},
@@ -280,10 +288,11 @@ def conjugate(wrong):
     "transposed",
     "The gradient of {x} is right, but {how}.",
     look="the order of the factors, and every transpose",
+    kind=SHARP,
 )
 def transposed(wrong):
-    for way, there in transposes(wrong.first.shape):
-        if len(wrong.first.shape) > 2:
+    for way, there in transposes(wrong.here.shape):
+        if len(wrong.here.shape) > 2:
             way = _("its dimensions are permuted: {way}, it is right").format(way=way)
         yield {"how": way}, lambda here: here.fits(here.given[:, there])
 
@@ -296,9 +305,9 @@ def transposed(wrong):
 )
 def swapped(wrong):
     """The words for another input whose gradient this is, and not zero; or None."""
-    for j, name in enumerate(wrong.first.subject.inputs):
-        other = wrong.first.point.values[j]
-        if j != wrong.first.i and other.shape == wrong.first.shape:
+    for j, name in enumerate(wrong.here.subject.inputs):
+        other = wrong.here.point.values[j]
+        if j != wrong.here.i and other.shape == wrong.here.shape:
             if all(here.beside(j, here.o).fits(here.given) for here in wrong.at):
                 return {"other": name}
     return None
@@ -311,10 +320,10 @@ def swapped(wrong):
     "forward",
 )
 def of_another_output(wrong):
-    for o, name in enumerate(wrong.first.point.names):
+    for o, name in enumerate(wrong.here.point.names):
         if (
-            o != wrong.first.o
-            and wrong.first.point.outputs[o].shape == wrong.first.y.shape
+            o != wrong.here.o
+            and wrong.here.point.outputs[o].shape == wrong.here.y.shape
         ):
             yield (
                 {"other": name},
@@ -329,9 +338,10 @@ def of_another_output(wrong):
     "The gradient of {x} is right, but {how}.",
     look="flips and index arithmetic; the direction, or a conjugate, of a Fourier "
     "transform",
+    kind=SHARP,
 )
 def reversed_along(wrong):
-    for how, there in flips(wrong.first.shape):
+    for how, there in flips(wrong.here.shape):
         yield {"how": how}, lambda here: here.fits(here.given[:, there])
 
 
@@ -344,8 +354,8 @@ def reversed_along(wrong):
 )
 def shifted(wrong):
     """What moves over the edge may be anything."""
-    for d, n in enumerate(wrong.first.shape):
-        step = math.prod(wrong.first.shape[d + 1 :])
+    for d, n in enumerate(wrong.here.shape):
+        step = math.prod(wrong.here.shape[d + 1 :])
 
         def holds(here):
             index = here.elements // step % n + by
@@ -380,24 +390,24 @@ def jacobian_transposed(wrong):
 )
 def grad_output_transformed(wrong):
     """Multiplied, divided or masked by what is at hand, or turned."""
-    if wrong.first.is_complex:
+    if wrong.here.is_complex:
         return
     ways = {
         N_("multiplied by {name}"): lambda t: t,
         N_("divided by {name}"): lambda t: 1 / t,
     }
-    if wrong.first.x.numel() < wrong.first.y.numel():
+    if wrong.here.x.numel() < wrong.here.y.numel():
         ways[N_("set to zero wherever {name} is not above 0")] = lambda t: t > 0
-    for (how, made), name in itertools.product(ways.items(), wrong.first.tensors):
+    for (how, made), name in itertools.product(ways.items(), wrong.here.tensors):
 
         def holds(here):
             t = made(here.tensors[name]).to(here.y.dtype).expand(here.y.shape)
             varies = bool(t.isfinite().all() and (t != t.reshape(-1)[0]).any())
             return varies and here.fits(here.vjp(v * t) for v in here.vs)
 
-        if wrong.ratios is None:  # or it is the same for every grad_output
+        if wrong.steady is None:  # or it is the same for every grad_output
             yield {"how": _(how).format(name=name)}, holds
-    for how, there in (*flips(wrong.first.y.shape), *transposes(wrong.first.y.shape)):
+    for how, there in (*flips(wrong.here.y.shape), *transposes(wrong.here.y.shape)):
         yield (
             {"how": how},
             lambda here: here.fits(here.vjp(v.reshape(-1)[there]) for v in here.vs),

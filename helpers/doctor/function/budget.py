@@ -92,7 +92,7 @@ class Work(Mode):
 def calls_a_second(subject):
     """How often forward can be called in about a second, by its operations."""
     with Work() as work:
-        subject.forward(subject.values)
+        subject.forward()
     return int(3e8 / (work.elements + work.flops / 10))
 
 

@@ -237,7 +237,7 @@ class Call:
         values = [*self.args, *own]  # of a static method, its function
         return {id(t): t for value in values for t in held(value)}.values()
 
-    def again(self):
+    def to_examine(self):
         """(fn, args, kwargs) as `examine` takes them, with the call's autocast."""
         op, args, kwargs = operator(self.cls), self.args, {}
 

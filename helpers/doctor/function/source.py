@@ -79,7 +79,7 @@ class Source:
     def __init__(self, fn):
         self.fn = fn
         try:
-            self.text, self.first = read(fn.__code__, fn.__code__.co_filename)
+            self.text, self.start = read(fn.__code__, fn.__code__.co_filename)
             self.tree = ast.parse(self.text).body[0]
         except (OSError, TypeError, SyntaxError, AttributeError, IndexError):
             raise UnsuitableError from None
@@ -90,7 +90,7 @@ class Source:
             raise UnsuitableError
 
     def line(self, node):
-        return node.lineno + self.first - 1
+        return node.lineno + self.start - 1
 
 
 @functools.lru_cache(256)

@@ -55,11 +55,9 @@ class Run:
     passed: list  # what the function received instead of each tensor
     saved: list
     stale: bool  # was something saved changed before forward returned?
-    others: list  # outputs that have no gradient
-    returned: list  # all outputs, as pairs (name, tensor)
+    returned: list  # pairs (name, tensor) of all outputs, also without a gradient
     state: list  # of the module, as forward has left it
-    examined: list  # those of `passed` that belong to the leaves
-    sums: list  # their `.grad` and attributes, to which backward may add
+    sums: list  # `Sums` of each leaf as it was passed
     freed: bool = False  # has backward freed the memory of what was saved?
     added: bool = False  # is that the gradient, or a part of it?
 
@@ -81,15 +79,76 @@ class Run:
         Not torch.autograd.grad, which some Functions refuse, and which misses what they
         add.
         """
-        kept = [(t, t.grad) for t in (*self.leaves, *self.outside)]
-        for tensor, _grad in kept:
+        before = [(t, t.grad) for t in (*self.leaves, *self.outside)]
+        for tensor, _grad in before:
             tensor.grad = None
         try:
             torch.autograd.backward(outputs, vs, **options)
             return [leaf.grad for leaf in self.leaves]
         finally:
-            for tensor, grad in kept:
+            for tensor, grad in before:
                 tensor.grad = grad
+
+
+class Sums:
+    """The attributes of a tensor to which backward may add its gradient.
+
+    before: {name: (attribute, its value before backward)}, of `grad` and others
+    main:   the name of the one that takes all of the gradient, as `main_grad` does; or
+            None
+    """
+
+    def __init__(self, tensor, main):
+        self.tensor, self.main, self.before = tensor, main, {}
+        held = {"grad": tensor.grad} | vars(tensor) if tensor.requires_grad else {}
+        for name, value in {} if tensor.retains_grad else held.items():
+            if value is None:
+                self.before[name] = None, None
+            elif is_number(value) and value.shape == tensor.shape:
+                copy = torch.zeros_like(value) if name == main else value.clone()
+                self.before[name] = value, copy
+
+    def put_back(self):
+        """Give the attributes the values that they have before backward."""
+        for name, (attribute, value) in self.before.items():
+            if attribute is None:
+                setattr(self.tensor, name, None)
+            elif getattr(self.tensor, name, None) is not attribute or not equal(
+                attribute, value
+            ):
+                setattr(self.tensor, name, attribute.copy_(value))
+
+    def changes(self):
+        """{name: by how much} of the attributes that backward has changed."""
+        found = {}
+        for name, (_attribute, value) in self.before.items():
+            now = getattr(self.tensor, name, value)  # backward may delete it
+            if is_number(now) and now.shape == self.tensor.shape:
+                if value is None or not equal(now, value):
+                    found[name] = now if value is None else now - value
+        return found
+
+    def gradient(self, returned):
+        """What backward has left in `main`, or returned and added to `.grad`."""
+        changed = self.changes()
+        if self.main:
+            return changed.get(self.main)
+        parts = [g for g in (returned, changed.get("grad")) if g is not None]
+        return sum(parts[1:], parts[0]) if parts else None
+
+
+def noted(tensors):
+    """[(tensor, version, copy)], by which `changed` knows whether one has changed."""
+    return [(t, t._version, t.detach().clone()) for t in tensors]
+
+
+def changed(noted):
+    """Those of which the memory is still there, and another number in it."""
+    return [
+        t
+        for t, version, copy in noted
+        if has_memory(t) and (t._version != version or not equal(t, copy))
+    ]
 
 
 def parameters_held(fn, arguments, slots):
@@ -109,54 +168,6 @@ def parameters_held(fn, arguments, slots):
     }
     numbered = enumerate(t for _name, t in slots)
     return {k: (owners[id(t)], t) for k, t in numbered if id(t) in owners}
-
-
-def sums_of(tensor, kept):
-    """{name: (attribute, its value before backward)} of what may hold a gradient.
-
-    kept: the name of the one that does, which then begins as zeros; or None
-    """
-    if not tensor.requires_grad or tensor.retains_grad:
-        return {}
-    found = {}
-    for name, value in ({"grad": tensor.grad} | vars(tensor)).items():
-        if value is None:
-            found[name] = None, None
-        elif is_number(value) and value.shape == tensor.shape:
-            copy = torch.zeros_like(value) if name == kept else value.clone()
-            found[name] = value, copy
-    return found
-
-
-def as_before(tensor, sums):
-    """Give the attributes the values that they have before backward."""
-    for name, (attribute, value) in sums.items():
-        if attribute is None:
-            setattr(tensor, name, None)
-        elif getattr(tensor, name, None) is not attribute or not equal(
-            attribute, value
-        ):
-            setattr(tensor, name, attribute.copy_(value))
-
-
-def changes(tensor, sums):
-    """{name: by how much} of the attributes that backward has changed."""
-    found = {}
-    for name, (_attribute, value) in sums.items():
-        now = getattr(tensor, name, value)  # backward may delete it
-        if is_number(now) and now.shape == tensor.shape:
-            if value is None or not equal(now, value):
-                found[name] = now if value is None else now - value
-    return found
-
-
-def with_sums(returned, tensor, sums, kept):
-    """The gradient: what is kept in that attribute, or returned and added to `.grad`."""
-    changed = changes(tensor, sums)
-    if kept:
-        return changed.get(kept)
-    parts = [g for g in (returned, changed.get("grad")) if g is not None]
-    return sum(parts[1:], parts[0]) if parts else None
 
 
 def graph(outputs):
@@ -227,17 +238,18 @@ class Subject:
     state:    the names of a module's parameters and buffers
     lower:    the dtype that was given, if it is below float64, and float64 is examined
               instead
-    eps:      that of the values as they are
+    eps:      that of the values as they are; saved_eps: of what is saved in fewer bits
+              than were given, or 0
     reference: what computes the same, whose derivative is believed; or None
     lay:      how a tensor is handed over
     records:  does it compute something else where nothing is recorded?
     protects: does backward change what it is handed?
-    kept_in:  {number of a tensor: the name of its attribute that takes its gradient}
+    sums_in:  {number of a tensor: the `main` of its `Sums`}
     counts:   of calls, which all that are made of it share
     """
 
     def __init__(self, fn, args, kwargs, reference=None):
-        self.reference, self.kept_in, self.counts = reference, {}, collections.Counter()
+        self.reference, self.sums_in, self.counts = reference, {}, collections.Counter()
         self.lay, self.records, self.protects = torch.clone, False, False
         fn, args, kwargs = unfolded(fn, args, kwargs)
         owner = getattr(fn, "__self__", None)
@@ -285,7 +297,7 @@ class Subject:
         beside = slots[: len(slots) - len(state)]
         self.attributes = [attributes_of(t) for _name, t in beside] + attributes
         self.tensors, self.examined = self.original, examined
-        self.eps = eps_of(self.values)
+        self.eps, self.saved_eps = eps_of(self.values), 0.0
         dtypes = (v.dtype.to_real() for v in self.values)
         self.lower = next((d for d in dtypes if torch.finfo(d).eps > 1e-10), None)
 
@@ -350,6 +362,11 @@ class Subject:
         """The tensors that are differentiated."""
         return [self.tensors[k] for k in self.examined]
 
+    @property
+    def tolerance(self):
+        """How far off differences, and what is saved coarsely, may be."""
+        return max(tolerance(self.eps), 10 * self.saved_eps)
+
     calls_a_second = functools.cached_property(calls_a_second)
 
     @property
@@ -363,7 +380,7 @@ class Subject:
         held = [("", self.arguments)]
         for name, module in self.scope.module.named_modules() if self.is_module else ():
             held.append((f"{name}." if name else "", vars(module)))
-        nodes = nodes_in_python(self.run(self.values).outputs)
+        nodes = nodes_in_python(self.run().outputs)
         held += [("ctx.", vars(node)) for node in nodes]
         found = {}
         for owner, values in held:
@@ -375,7 +392,7 @@ class Subject:
     @functools.cached_property
     def functions(self):
         """The Functions written in Python that it applies."""
-        nodes = nodes_in_python(self.run(self.values).outputs)
+        nodes = nodes_in_python(self.run().outputs)
         return list(dict.fromkeys(node._forward_cls for node in nodes))
 
     # --- its calls --------------------------------------------------------------------
@@ -388,6 +405,17 @@ class Subject:
         args = [values.pop(name) for name in [*values][: self.split]]
         return self.within(list(supply), lambda: (fn or self.fn)(*args, **values))
 
+    def placed(self, values):
+        """All tensors, with these in the place of those that are examined."""
+        given = dict(enumerate(self.tensors))
+        return [*(given | dict(zip(self.examined, values, strict=True))).values()]
+
+    def outputs(self, given, fn=None):
+        """The outputs that can have a gradient, for copies of these tensors."""
+        reseed(0)
+        result, _state = self.call([t.clone() for t in given], fn)
+        return [t for _name, t in tensors(result) if has_gradient(t)]
+
     def within(self, state, do):
         """(do() with these tensors as the module's state, the state it leaves)."""
         if not self.is_module:
@@ -397,18 +425,20 @@ class Subject:
         # functional_call puts here what the module put there.
         return result, list(state.values())
 
-    def run(self, values, needs=True, seed=0):
-        """One forward pass. needs: whether each examined input requires a gradient."""
+    def run(self, values=None, needs=True, seed=0):
+        """One forward pass, with its own values or these.
+
+        needs: whether each examined input requires a gradient
+        """
+        values = self.values if values is None else values
         needs = [needs] * len(values) if isinstance(needs, bool) else needs
         leaves = [
             v.detach().clone().requires_grad_() if need else v.detach()
             for v, need in zip(values, needs, strict=True)
         ]
-        given = dict(enumerate(self.tensors)) | dict(
-            zip(self.examined, leaves, strict=True)
-        )
         # Clones, not leaves: a function may rightly change its input in place.
-        passed = [self.lay(t) if is_dense(t) else t.clone() for t in given.values()]
+        given = self.placed(leaves)
+        passed = [self.lay(t) if is_dense(t) else t.clone() for t in given]
         for one, held in zip(passed, self.attributes, strict=True):
             carry(one, held)
         for k, (_owner, parameter) in self.held.items():
@@ -417,8 +447,7 @@ class Subject:
 
         def saves(method, ctx, *tensors):
             given = [] if transforming() else filter(torch.is_tensor, tensors)
-            kept = filter(has_numbers, given)  # or it is traced
-            saved.extend((t, t._version, t.detach().clone()) for t in kept)
+            saved.extend(noted(filter(has_numbers, given)))  # or it is traced
             return method(ctx, *tensors)
 
         reseed(seed)
@@ -426,28 +455,23 @@ class Subject:
         with phase("forward"), watch if any(needs) else contextlib.nullcontext():
             result, left = self.call(passed)
         everything = tensors(result, "output")
-        others = [t for _name, t in everything if not has_gradient(t)]
         found = [(name, t) for name, t in everything if has_gradient(t)]
         names = [
             "the output" if name == "output" else f"`{name}`" for name, _t in found
         ]
-        stale = any(v != t._version or not equal(t, c) for t, v, c in saved)
-        saved = [t for t, *_before in saved]
         return Run(
             names,
             [t for _name, t in found],
             leaves,
             passed,
-            saved,
-            stale,
-            others,
+            [t for t, *_before in saved],
+            bool(changed(saved)),
             everything,
             left,
-            [passed[k] for k in self.examined],
-            [sums_of(passed[k], self.kept_in.get(k)) for k in self.examined],
+            [Sums(passed[k], self.sums_in.get(k)) for k in self.examined],
         )
 
-    def forward(self, values):
+    def forward(self, values=None):
         """The outputs as vectors of float64."""
         return [as_vector(t) for t in self.run(values, needs=self.records).outputs]
 
@@ -465,9 +489,9 @@ class Subject:
                 "backward", RuntimeError("backward has freed what forward saved")
             )
         outputs, vs = zip(*pairs, strict=True)
-        kept = [o.detach().clone() for o in outputs]
-        for t, sums in zip(run.examined, run.sums, strict=True):
-            as_before(t, sums)
+        copies = [o.detach().clone() for o in outputs]
+        for sums in run.sums:
+            sums.put_back()
         held = [t for t in run.saved if has_memory(t)]
         options = {"retain_graph": retain or create, "create_graph": create}
         reseed(seed)
@@ -478,20 +502,19 @@ class Subject:
             grads, _state = self.within(
                 run.state, lambda: run.grads(outputs, vs, **options)
             )
-        for o, copy_of_o in zip(outputs, kept, strict=True):
+        for o, copy_of_o in zip(outputs, copies, strict=True):
             if not has_memory(o):
                 o.data = copy_of_o
         run.freed = not all(map(has_memory, held))
         if not create:
-            kept = map(self.kept_in.get, self.examined)
-            pairs = zip(grads, run.examined, run.sums, kept, strict=True)
-            full = [with_sums(*pair) for pair in pairs]
+            pairs = zip(run.sums, grads, strict=True)
+            full = [sums.gradient(returned) for sums, returned in pairs]
             run.added |= any(a is not b for a, b in zip(grads, full, strict=True))
             grads = full
         return [g.to_dense() if g is not None and g.is_sparse else g for g in grads]
 
-    def keeps(self):
-        """{number: name} of the attributes that take a gradient, as `main_grad` does.
+    def with_sums(self):
+        """It, with the attributes that take a gradient, as `main_grad` does.
 
         For an optimizer that reads them, backward returns None, zeros, or what is not
         filled.
@@ -499,38 +522,39 @@ class Subject:
         found = {}
         held = [v for k in self.examined for v in self.attributes[k].items()]
         if not any(v is None or is_number(v) for name, v in held if name != "grad"):
-            return found
+            return self
         with contextlib.suppress(CallError), empty_is_nan():
-            run = self.run(self.values)
-            grads = self.backward(run, [torch.ones_like(o) for o in run.outputs])
-            for k, g, t, sums in zip(
-                self.examined, grads, run.examined, run.sums, strict=True
-            ):
+            run = self.run()
+            grads = self.for_ones(run)
+            for k, g, sums in zip(self.examined, grads, run.sums, strict=True):
                 if g is None or not g.any() or g.isnan().all():
-                    if names := changes(t, sums).keys() - {"grad"}:
+                    if names := sums.changes().keys() - {"grad"}:
                         found[k] = min(names)
-        return found
+        return self.but(sums_in=found)
 
-    def gradients(self, values, vs):
+    def gradients(self, vs, values=None):
         return self.backward(self.run(values), vs)
+
+    def for_ones(self, run=None):
+        """The gradients where each grad_output is ones."""
+        run = run or self.run()
+        return self.backward(run, [torch.ones_like(o) for o in run.outputs])
 
     def refer(self, values):
         """(outputs, leaves) of the reference."""
         leaves = [v.detach().clone().requires_grad_() for v in values]
-        given = dict(enumerate(self.tensors)) | dict(
-            zip(self.examined, leaves, strict=True)
-        )
-        reseed(0)
         with phase("reference"), torch.enable_grad():
-            given = [t.clone() for t in given.values()]
-            result, _state = self.call(given, self.reference)
-        found = tensors(result, "output")
-        return [t for _name, t in found if has_gradient(t)], leaves
+            return self.outputs(self.placed(leaves), self.reference), leaves
 
 
 def eps_of(values):
     """That of the coarsest."""
     return max((torch.finfo(v.dtype).eps for v in values), default=0.0)
+
+
+def tolerance(eps):
+    """How far off differences may be, as a part of a gradient, at this eps."""
+    return 1e-5 if eps < 1e-10 else 5e-3 if eps < 1e-5 else 3e-2
 
 
 def unfolded(fn, args, kwargs):
@@ -577,7 +601,7 @@ def of_sizes(subject, few, alone=None):
             own[k] = cut if is_index(t) else normalized_as(t, cut)
         own = [t.contiguous() for t in own] + subject.tensors[len(own) :]
         other = subject.but(tensors=own)
-        if all(y.numel() and y.isfinite().all() for y in other.forward(other.values)):
+        if all(y.numel() and y.isfinite().all() for y in other.forward()):
             yield other
 
 

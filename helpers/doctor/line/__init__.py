@@ -27,19 +27,19 @@ class Repair:
     """What mends a wrong gradient, and where it goes wrong first, as far as known.
 
     change: the `Change` that mends it, or None; mends_all: and all others, too?
-    first:  the `FirstWrong` where backward goes wrong, or None
+    first_wrong: the `FirstWrong` of backward, or None
     clue:   what its source tells, in words, or None
     """
 
     change: Change | None = None
     mends_all: bool = False
-    first: FirstWrong | None = None
+    first_wrong: FirstWrong | None = None
     clue: str | None = None
 
     @property
     def gaps(self):
         """What it fills of the gaps in the text of a wrong gradient."""
-        if self.change or self.first:
+        if self.change or self.first_wrong:
             return {"nameless": ""}
         return {"remedy": self.clue} if self.clue else {}
 
@@ -50,7 +50,7 @@ def find(wrong, budget, few):
     wrong: the `WrongGradient`
     few: is what is foreseen enough, because it has a name?
     """
-    subject, right = wrong.first.subject, functools.partial(are_right, wrong.at)
+    subject, right = wrong.here.subject, functools.partial(are_right, wrong.at)
     first = None
     with forgiving():
         budget.fit(subject)
@@ -65,10 +65,9 @@ def find(wrong, budget, few):
                 clues.append(goals.common(subject, wrong))
         clue = listed(filter(None, clues), "; ") or None
         if first and clue:
-            both = listed((first.first_wrong, clue), "; ")
-            first = replace(first, first_wrong=both)
+            first = replace(first, said=listed((first.said, clue), "; "))
         return Repair(*found, first, clue)
-    return Repair(first=first)
+    return Repair(first_wrong=first)
 
 
 def uncut_if(subject, right):

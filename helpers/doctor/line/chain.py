@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch.autograd import Function
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ..function.isolation import forgiving
 from ..function.private import methods, takes_ctx
@@ -30,10 +30,9 @@ from ..function.tensors import is_number, largest
 from ..measure.gradient import are_right
 from ..report import brief
 from ..words import N_, _, listed
-from .edits import Code, running
+from .edits import WATCH, Code, watching
 from .goals import codes_of, guard_of
 
-WATCH = "the_doctor_watches"
 PROOFS = 80  # interventions, at most
 PATHS = 200  # through forward, at most
 LARGE = 1e6  # elements of one local, above which none is kept
@@ -150,12 +149,13 @@ class Method:
     """A method of a Function, and what it calls, whose locals can be watched."""
 
     def __init__(self, method, cls):
-        self.codes, self.bindings, self.trees = codes_of([method], cls), [], []
+        self.codes, self.bindings = codes_of([method], cls), []
         if not self.codes or self.codes[0].fn is not inspect.unwrap(method):
             raise UnsuitableError
-        for code in self.codes:
-            watching = Watching(code, self.bindings, returns=code is self.codes[0])
-            self.trees.append(watching.watched())
+        self.trees = {
+            code: Watching(code, self.bindings, code is self.codes[0]).watched()
+            for code in self.codes
+        }
 
     @contextlib.contextmanager
     def running(self, seen):
@@ -170,10 +170,7 @@ class Method:
                 return value if same else type(value)(items)
             return seen((number, turn, None), value)
 
-        with contextlib.ExitStack() as stack:
-            for code, tree in zip(self.codes, self.trees, strict=True):
-                made = code.compiled(tree, **{WATCH: watch})
-                stack.enter_context(running(code.fn, made))
+        with watching(self.trees, watch):
             yield
 
     def argument(self, k):
@@ -201,22 +198,16 @@ class StandIn:
     """What forward takes for ctx when the doctor calls it."""
 
     def __init__(self, needs):
-        self.needs_input_grad, self.saved_tensors, self.constant = needs, (), ()
-
-    def save_for_backward(self, *tensors):
-        self.saved_tensors = tensors
+        self.needs_input_grad, self.constant = needs, ()
 
     def mark_non_differentiable(self, *tensors):
         self.constant = tensors
 
-    def save_for_forward(self, *tensors):
+    def ignored(self, *given):
         pass
 
-    def mark_dirty(self, *tensors):
-        pass
-
-    def set_materialize_grads(self, value):
-        pass
+    save_for_backward = save_for_forward = ignored
+    mark_dirty = set_materialize_grads = ignored
 
 
 @dataclass(frozen=True)
@@ -228,10 +219,10 @@ class Local:
 
     name: str
     line: int
-    edge: tuple
+    edge: GradientEdge
     value: torch.Tensor
-    gradient: torch.Tensor | None = None
-    uses: tuple = ()
+    gradient: torch.Tensor | None
+    uses: tuple
 
 
 class RecordedCall:
@@ -241,32 +232,24 @@ class RecordedCall:
         self.arguments = [copied(a) for a in arguments]
         self.random = torch.get_rng_state()
 
-    def again(self, forward, ctx_too):
-        """(leaves, {position: edge} of arguments, outputs, ctx) of a recorded call."""
-        needs = tuple(
-            isinstance(a, torch.Tensor) and is_number(a) for a in self.arguments
-        )
-        leaves = [
-            a.detach().clone().requires_grad_() if need else a
-            for a, need in zip(self.arguments, needs, strict=True)
-        ]
-        ctx = StandIn(needs)
+    def repeat(self, forward, ctx_too):
+        """({position: edge} of arguments, outputs, which have no gradient)."""
+        given, edges = [*map(copied, self.arguments)], {}
+        ctx = StandIn(tuple(map(is_number, given)))
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-            # Clones, for forward may change what it is given.
-            given = [
-                a.clone() if need else copied(a)
-                for a, need in zip(leaves, needs, strict=True)
-            ]
-            edges = {k: edge_of(given[k]) for k, need in enumerate(needs) if need}
+            for k, a in enumerate(given):
+                if is_number(a):  # no leaf, for forward may change what it is given
+                    given[k] = a.requires_grad_().clone()
+                    edges[k] = edge_of(given[k])
             torch.set_rng_state(self.random)
             outputs = forward(ctx, *given) if ctx_too else forward(*given)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        return leaves, edges, outputs, ctx
+        return edges, outputs, ctx.constant
 
 
 def edge_of(tensor):
-    edge = get_gradient_edge(tensor)
-    return edge.node, edge.output_nr
+    """Where its gradient arrives, the same of each tensor that has it there."""
+    return GradientEdge(*get_gradient_edge(tensor)[:2])
 
 
 def copied(a):
@@ -276,7 +259,8 @@ def copied(a):
 class Record:
     """What forward's own gradients are in one call.
 
-    `locals`: a list of `Local`, its arguments first.
+    bindings: {node: the `Binding` that made it}; locals: a list of `Local`, its
+    arguments first; gradients: of each argument, or None
     """
 
     def __init__(self, call, forward, ctx_too, watched, grads):
@@ -289,14 +273,13 @@ class Record:
                 edge = edge_of(value)
                 if value.numel() <= LARGE and name and last.get(name) != edge:
                     last[name] = edge
-                    held = value.detach().clone()
-                    found.append(Local(name, binding.line, edge, held))
+                    found.append((name, binding.line, edge, copied(value)))
             return value
 
         with watched.running(seen):
-            leaves, edges, outputs, ctx = call.again(forward, ctx_too)
+            edges, outputs, constant = call.repeat(forward, ctx_too)
         arguments = [
-            Local(watched.argument(ctx_too + k), 0, edge, leaves[k].detach())
+            (watched.argument(ctx_too + k), 0, edge, call.arguments[k])
             for k, edge in edges.items()
         ]
         pairs = [
@@ -305,9 +288,14 @@ class Record:
             if isinstance(out, torch.Tensor)
             and out.requires_grad
             and grad is not None
-            and not any(out is c for c in ctx.constant)
+            and not any(out is c for c in constant)
         ]
-        self.differentiate(leaves, pairs, [*arguments, *found])
+        self.locals = self.differentiated(pairs, [*arguments, *found])
+        rights = dict(zip(edges, self.locals, strict=False))
+        self.gradients = tuple(
+            rights[k].gradient if k in rights else None
+            for k in range(len(call.arguments))
+        )
 
     def note(self, value, binding):
         """The nodes that this line has made."""
@@ -318,53 +306,46 @@ class Record:
                 self.bindings[node] = binding
                 queue += [following for following, _nr in node.next_functions]
 
-    def differentiate(self, leaves, pairs, found):
-        parts, hooks = {}, []
-        outputs = [(edge_of(out), grad) for out, grad in pairs]
-        for node in self.bindings:
-            hooks.append(
-                node.register_hook(
-                    lambda inputs, _grads, node=node: parts.update({node: inputs})
-                )
+    def differentiated(self, pairs, found):
+        """A `Local` of each that is found, for these pairs (output, its gradient)."""
+        parts, edges = {}, [edge for _name, _line, edge, _value in found]
+        hooks = [
+            node.register_hook(
+                lambda inputs, _grads, node=node: parts.update({node: inputs})
             )
-        wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
-        edges = [torch.autograd.graph.GradientEdge(*local.edge) for local in found]
-        rights = [None] * (len(wanted) + len(edges))
-        if pairs and rights:
+            for node in self.bindings
+        ]
+        rights = [None] * len(edges)
+        if pairs and edges:
             outs, vs = zip(*pairs, strict=True)
             rights = torch.autograd.grad(
-                outs, [*wanted, *edges], vs, allow_unused=True, retain_graph=True
+                outs, edges, vs, allow_unused=True, retain_graph=True
             )
         for hook in hooks:
             hook.remove()
-        own = iter(rights)
-        self.gradients = tuple(
-            next(own) if isinstance(x, torch.Tensor) and x.requires_grad else None
-            for x in leaves
-        )
-        self.locals = []
-        for local, right in zip(found, own, strict=True):
+        outputs = [(edge_of(out), grad) for out, grad in pairs]
+
+        def uses_of(edge):
             uses = [
                 (node, given[k])
                 for node, given in parts.items()
-                for k, edge in enumerate(node.next_functions)
-                if edge == local.edge and given[k] is not None
+                for k, following in enumerate(node.next_functions)
+                if GradientEdge(*following) == edge and given[k] is not None
             ]
             uses.sort(key=lambda use: (self.bindings[use[0]].line, use[0].name()))
-            uses += [(None, grad) for edge, grad in outputs if edge == local.edge]
-            made = Local(
-                local.name, local.line, local.edge, local.value, right, tuple(uses)
-            )
-            self.locals.append(made)
+            return (*uses, *((None, grad) for end, grad in outputs if end == edge))
 
-    def without(self, target, path):
-        """The gradient of this local, but for what comes through one use of another."""
-        local, other = self.locals[target], self.locals[path[0]]
-        edges = [torch.autograd.graph.GradientEdge(*x.edge) for x in (other, local)]
-        share = other.uses[path[1]][1]
-        (part,) = torch.autograd.grad(
-            edges[:1], edges[1:], [share], retain_graph=True, allow_unused=True
-        )
+        return [
+            Local(*one, right, uses_of(edge))
+            for one, right, edge in zip(found, rights, edges, strict=True)
+        ]
+
+    def without(self, target, j, k):
+        """The gradient of this local, but for what comes through use k of local j."""
+        local, other = self.locals[target], self.locals[j]
+        ends = {"retain_graph": True, "allow_unused": True}
+        share = other.uses[k][1]
+        (part,) = torch.autograd.grad([other.edge], [local.edge], [share], **ends)
         return None if part is None else local.gradient - part
 
 
@@ -375,18 +356,28 @@ class Record:
 class Target:
     """What a local of backward should hold.
 
-    The gradient of a local of forward, the sum of some of its uses, or its value;
-    turned: transposed.
+    The gradient of a local of forward, the sum of some of its uses, or its value.
+
+    turned:  is it transposed?
+    skipped: in each run of a loop, the gradient of what forward assigned to this name in
+             this line, the last first, but for so many; then of the argument of this
+             name. None if there is no loop.
     """
 
     local: int
     uses: tuple | None = None
     value: bool = False
     turned: bool = False
+    skipped: int | None = None
 
-    def of(self, record, like, _run=0):
-        """It, in the shape of `like`."""
+    def of(self, record, like, run=0):
+        """It, in the shape of `like`; `like` itself in a run for which there is none."""
         local = record.locals[self.local]
+        if self.skipped is not None:
+            left = versions(record, local)[self.skipped + run :]
+            if not left:
+                return like
+            local = left[0]
         found = local.value if self.value else local.gradient
         if self.uses is not None:
             found = sum(local.uses[k][1] for k in self.uses)
@@ -394,38 +385,15 @@ class Target:
         return found.reshape(like.shape).to(like.dtype)
 
 
-@dataclass(frozen=True)
-class EachRun:
-    """What a local that a loop of backward assigns should hold: gradients, in turn.
-
-    Of what forward assigned to one name in one line, the last first, but for some that
-    are skipped; then of the argument of this name.
-    """
-
-    name: str
-    line: int
-    skipped: int
-
-    def of(self, record, like, run):
-        """The one for this run, in the shape of `like`; itself if there is none."""
-        found = versions(record, self.name, self.line)
-        last_first = found[::-1][self.skipped + run :]
-        right = last_first[0].gradient if last_first else like
-        return right.reshape(like.shape).to(like.dtype)
-
-
-def versions(record, name, line):
-    """The locals of forward of this name, one for each time that this line ran."""
-    named = [x for x in record.locals if x.name == name and x.line in (0, line)]
-    return [x for x in named if x.gradient is not None]
-
-
-@dataclass(frozen=True)
-class Path:
-    """One use of a local of forward, by which a gradient goes further back."""
-
-    local: int
-    use: int
+def versions(record, local):
+    """What had this name whenever this line of forward ran, the last first."""
+    return [
+        other
+        for other in reversed(record.locals)
+        if other.name == local.name
+        and other.line in (0, local.line)
+        and other.gradient is not None
+    ]
 
 
 class Chain:
@@ -469,7 +437,7 @@ class Chain:
     def putting(self, key, target):
         """The same backward, but for one local, which holds what it should."""
         line, run, place = key
-        every = isinstance(target, EachRun)
+        every = target.skipped is not None
 
         def of_call(record, backward, ctx, grads):
             def seen(here, value):
@@ -483,8 +451,8 @@ class Chain:
 
         return self.running(of_call)
 
-    def events(self, wrong, turn):
-        """(record, {key: value}) of the locals of a backward pass's first call."""
+    def draw(self, wrong, turn):
+        """({key: value} of the locals, record, grads) of a backward pass's first call."""
         found = []
 
         def of_call(record, backward, ctx, grads):
@@ -500,7 +468,7 @@ class Chain:
 
             with self.backward.running(seen):
                 result = backward(ctx, *grads)
-            found.append((record, events, grads))
+            found.append((events, record, grads))
             return result
 
         with self.running(of_call):
@@ -515,11 +483,11 @@ class Chain:
 class FirstWrong:
     """Where a backward goes wrong first.
 
-    first_wrong: what is there, and what should be; right_so_far: what is right before it
+    said: what is there, and what should be; right_so_far: what is right before it
     file, line: where it stands; is_part: is a path missing? is_cause: of all that is wrong?
     """
 
-    first_wrong: str
+    said: str
     right_so_far: str
     file: str
     line: int
@@ -534,13 +502,14 @@ class FirstWrong:
 
     def words(self):
         """As a `Finding` holds it."""
-        names = "first_wrong", "right_so_far", "file", "line"
-        return {name: getattr(self, name) for name in names}
+        names = "right_so_far", "file", "line"
+        own = {name: getattr(self, name) for name in names}
+        return {"first_wrong": self.said, **own}
 
 
 def first_wrong(wrong, budget):
     """The `FirstWrong` of this `WrongGradient`, or None where nothing is proved."""
-    for cls in wrong.first.subject.functions:
+    for cls in wrong.here.subject.functions:
         with contextlib.suppress(UnsuitableError), forgiving():
             chain = Chain(cls)
             with chain.instead():
@@ -555,15 +524,15 @@ class Search:
 
     def __init__(self, chain, wrong, budget):
         self.chain, self.wrong, self.budget = chain, wrong, budget
-        self.record, self.events, grads = chain.events(wrong.first, 0)
-        self.again, self.events_again, _grads = chain.events(wrong.at[-1], 1)
+        draws = chain.draw(wrong.here, 0), chain.draw(wrong.at[-1], 1)
+        (events, self.record, grads), (others, other, _grads) = draws
+        if outline(self.record) != outline(other):  # nothing can be said of both
+            raise UnsuitableError
+        self.draws = [(events, record) for events, record, _grads in draws]
+        self.events = {key: events[key] for key in events if key in others}
         self.stay, self.proofs, self.paths = guard_of(wrong), 0, 0
         self.sums = {}  # by name: the last `Target` that is a sum of uses
         self.grads = [g for g in grads if isinstance(g, torch.Tensor)]
-        self.draws = (
-            (self.events, self.record),
-            (self.events_again, self.again),
-        )
         self.held = {key: self.target_of(key) for key in self.events}
 
     def name(self, key):
@@ -586,13 +555,13 @@ class Search:
             whole = held and held.uses is None
             if whole and not self.is_of_another(key, held):
                 right[key] = held
-            elif key in self.events_again and not self.is_forwards(key, value):
+            elif not self.is_forwards(key, value):
                 wrong[key] = value
         for candidates in (self.likely, self.unlikely):
             for key, value in wrong.items():
                 for target, relation in candidates(key, value):
-                    if self.proved(key, target):
-                        return self.told(key, target, relation, right)
+                    if self.proved(key, put := self.in_each_run(key, target)):
+                        return self.told(key, target, put, relation, right)
         return None
 
     def is_forwards(self, key, value):
@@ -611,7 +580,7 @@ class Search:
 
     def target_of(self, key):
         """The `Target` whose value this local holds at two draws, or None."""
-        if key not in self.events_again or is_flat(self.events[key]):
+        if is_flat(self.events[key]):
             return None
         name = self.name(key)
         for target in (*self.targets(self.events[key]), *self.next_sums(name)):
@@ -633,10 +602,9 @@ class Search:
         """The gradients of forward's locals, and their parts, of this many elements."""
         for j, local in enumerate(self.record.locals):
             right = local.gradient
-            if right is None or j >= len(self.again.locals):
-                continue
             if (
-                right.numel() != value.numel()
+                right is None
+                or right.numel() != value.numel()
                 or right.is_complex() != value.is_complex()
             ):
                 continue
@@ -650,18 +618,21 @@ class Search:
                         yield Target(j, (k,), turned=turned)
 
     def likely(self, key, value):
-        """(target, relation) of what this local may be meant to hold."""
+        """(target, relation) of what this local may be meant to hold.
+
+        relation: how it differs from that: (template, what fills its gaps), or None
+        """
         name, fitting = self.name(key), [*self.targets(value)]
         whole = [t for t in fitting if t.uses is None]
         for target in () if is_flat(value) else whole:
-            if there := self.part_of(key, target):
-                yield target, there
+            if part := self.part_of(key, target):
+                yield target, part
         yield from ((target, None) for target in self.next_sums(name))
         if not self.may_be_more(key, value):
             return
         for target in () if is_flat(value) else whole:
-            if factor := self.factor_of(key, target) or self.path_missing(key, target):
-                yield target, factor
+            if off := self.factor_of(key, target) or self.path_missing(key, target):
+                yield target, off
         # What a loop fills is no gradient before its last turn.
         of_a_loop = [t for t in whole if self.record.locals[t.local].line]
         for target in whole if self.turns(key) == 1 else of_a_loop:
@@ -694,36 +665,34 @@ class Search:
         return bare.lower().replace("_", "") == other.lower().replace("_", "")
 
     def part_of(self, key, target):
-        """The uses, some but not all, of which this local holds the sum; or None."""
-        n = len(self.record.locals[target.local].uses)
-        if not 1 < n <= USES or len(self.again.locals[target.local].uses) != n:
-            return None
-        for size in range(n - 1, 0, -1):
+        """Which uses are missing, if it holds the sum of some but not all; or None."""
+        local = self.record.locals[target.local]
+        n = len(local.uses)
+        for size in range(n - 1, 0, -1) if n <= USES else ():
             for uses in itertools.combinations(range(n), size):
                 if self.holds(key, replace(target, uses=uses)):
-                    return uses
+                    lost = [k for k in range(n) if k not in uses]
+                    return PART, {"uses": self.through(local, lost)}
         return None
 
     def path_missing(self, key, target):
-        """The `Path` through which nothing comes to this local, or None."""
+        """The use of another local through which nothing comes to this one, or None."""
         name = self.name(key)
         if self.turns(key) > 1 or not self.is_mate(name, target):
             return None
         for j, local in enumerate(self.record.locals):
             uses = range(len(local.uses) if 1 < len(local.uses) <= USES else 0)
-            for path in [(j, k) for k in uses if j != target.local]:
+            for k in uses if j != target.local else ():
                 if self.paths >= PATHS:
                     return None
                 self.paths += 1
-                if all(self.lacks(*pair, key, target, path) for pair in self.draws):
-                    return Path(*path)
+                if all(self.lacks(*pair, key, target, j, k) for pair in self.draws):
+                    return PART, {"uses": self.through(local, [k])}
         return None
 
-    def lacks(self, events, record, key, target, path):
-        """Is this local the gradient without what comes by that path?"""
-        if path[0] >= len(record.locals) or path[1] >= len(record.locals[path[0]].uses):
-            return False
-        rest, value = record.without(target.local, path), events[key]
+    def lacks(self, events, record, key, target, j, k):
+        """Is this local the gradient without what comes through use k of local j?"""
+        rest, value = record.without(target.local, j, k), events[key]
         if rest is None:
             return False
         rest = rest.mT if target.turned else rest
@@ -740,32 +709,30 @@ class Search:
             if not factor or not alike(value, factor * right):
                 return None
             found.append(factor)
-        return found[0] if abs(found[0] - found[1]) <= 1e-6 * abs(found[0]) else None
+        if abs(found[0] - found[1]) > 1e-6 * abs(found[0]):
+            return None
+        return MULTIPLE, {"factor": brief(found[0])}
 
     def proved(self, key, target):
-        """Does this target mend the wrong gradients, and keep the right ones?
-
-        In a loop, if it is put there in each run.
-        """
-        target = self.in_each_run(key, target) or target
+        """Does this target mend the wrong gradients, and keep the right ones?"""
         if self.proofs >= PROOFS or self.budget.is_spent:
             return False
         self.proofs += 1
         self.budget.spent += 1
         # With other sizes, a loop takes other turns.
-        again = self.wrong.again if self.turns(key) > 1 else self.wrong.others
+        others = self.wrong.in_reverse if self.turns(key) > 1 else self.wrong.others
         with forgiving(), self.chain.putting(key, target):
-            return are_right(self.wrong.at) and self.stay() and are_right(again)
+            return are_right(self.wrong.at) and self.stay() and are_right(others)
         return False
 
     def in_each_run(self, key, target):
-        """The same for each run of the loop in which the local stands, or None."""
+        """The same for each run of the loop in which the local stands, if it can be."""
         local, name = self.record.locals[target.local], self.name(key)
         if self.turns(key) == 1 or name is None or target.uses or target.value:
-            return None
-        of_name = versions(self.record, local.name, local.line)[::-1]
+            return target
+        of_name = versions(self.record, local)
         skipped = next(k for k, x in enumerate(of_name) if x is local) - key[1]
-        return EachRun(local.name, local.line, skipped) if skipped >= 0 else None
+        return replace(target, skipped=skipped) if skipped >= 0 else target
 
     def turns(self, key):
         """How often this line ran."""
@@ -773,8 +740,8 @@ class Search:
 
     # --- in words ---------------------------------------------------------------------
 
-    def told(self, key, target, relation, right):
-        is_cause, put = False, self.in_each_run(key, target) or target
+    def told(self, key, target, put, relation, right):
+        is_cause = False
         with forgiving(), self.chain.putting(key, put):
             is_cause = are_right(self.wrong.together)
         binding, local = (
@@ -784,17 +751,9 @@ class Search:
         gaps = {"here": self.here(key), "there": f"`{local.name}`"}
         if local.line:
             gaps["there"] = _(OF_FORWARD).format(name=local.name, line=local.line)
-        text = VALUE if target.value else GRADIENT
         if target.uses is not None:
-            text, gaps["uses"] = SHARE, self.through(local, target.uses)
-        elif isinstance(relation, Path):
-            other = self.record.locals[relation.local]
-            text, gaps["uses"] = PART, self.through(other, [relation.use])
-        elif isinstance(relation, tuple):
-            lost = [k for k in range(len(local.uses)) if k not in relation]
-            text, gaps["uses"] = PART, self.through(local, lost)
-        elif relation is not None:
-            text, gaps["factor"] = MULTIPLE, brief(relation)
+            relation = SHARE, {"uses": self.through(local, target.uses)}
+        text, more = relation or (VALUE if target.value else GRADIENT, {})
         before = itertools.takewhile(lambda k: k != key, self.events)
         known = {k[0]: (k, right[k]) for k in before if k in right}  # its last turn
         said = [
@@ -803,7 +762,7 @@ class Search:
             if self.name(k)
         ]
         file = binding.code.fn.__code__.co_filename
-        what = _(text).format(**gaps)
+        what = _(text).format(**gaps, **more)
         sentence = _(FIRST if is_cause else NOT_ALONE).format(what=what)
         return FirstWrong(
             sentence, listed(said), file, binding.line, text is PART, is_cause
@@ -839,6 +798,11 @@ class Search:
             if len(nodes) == len(there):
                 said.append(_(WHOLE_LINE).format(**gaps))
         return listed(dict.fromkeys(said), last=_(" and "))
+
+
+def outline(record):
+    """What two records of the same call must have in common."""
+    return [(local.name, local.line, len(local.uses)) for local in record.locals]
 
 
 def is_flat(value):

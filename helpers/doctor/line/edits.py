@@ -26,6 +26,7 @@ VALUES = (
     ast.Compare,
     ast.Constant,
 )
+WATCH = "the_doctor_watches"
 OTHER = 1.0625e-77  # a constant that no code holds; what is to run takes its place
 
 
@@ -231,3 +232,13 @@ def running(fn, other):
         yield
     finally:
         fn.__code__ = code
+
+
+@contextlib.contextmanager
+def watching(trees, watch):
+    """For a while, {code: tree} run, in which `watch` is called by the name WATCH."""
+    with contextlib.ExitStack() as stack:
+        for code, tree in trees.items():
+            made = code.compiled(tree, **{WATCH: watch})
+            stack.enter_context(running(code.fn, made))
+        yield

@@ -17,10 +17,10 @@ from torch.autograd.graph import allow_mutation_on_saved_tensors
 from ..function.isolation import forgiving
 from ..function.private import methods
 from ..function.tensors import is_number
-from .edits import Edit, edited, parsed, rebuilt, running
+from .edits import WATCH, Edit, edited, parsed, rebuilt, watching
 from .grammar import AROUND, operands
 
-WATCH, TURNS = "the_doctor_watches", 40  # times that an expression is recorded
+TURNS = 40  # times that an expression is recorded
 EVALUATED = 2500  # edits, at most
 HOPELESS = 0.9  # so much would be left to mend
 EXACT = 1e-9  # of it is rounding
@@ -106,14 +106,13 @@ class Foresight:
 
     def is_recorded(self, nodes):
         self.sites = [Expression(*pair) for pair in nodes]
-        with forgiving(), contextlib.ExitStack() as stack:
-            for code in self.codes:
-                made = code.compiled(
-                    instrumented(code, self.sites), **{WATCH: self.watch}
-                )
-                stack.enter_context(running(code.fn, made))
-            stack.enter_context(methods("backward", recorded))
-            stack.enter_context(allow_mutation_on_saved_tensors())
+        trees = {code: instrumented(code, self.sites) for code in self.codes}
+        with (
+            forgiving(),
+            watching(trees, self.watch),
+            methods("backward", recorded),
+            allow_mutation_on_saved_tensors(),
+        ):
             self.record(self.gradient())
             return True
         return False

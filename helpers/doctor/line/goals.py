@@ -41,7 +41,7 @@ FURTHER = (
 
 def first_that_holds(wrong, edits, budget, fits):
     """(the first edit with which fits(edit) is true, or None; does it mend all?)."""
-    subject, found, further = wrong.first.subject, None, 0
+    subject, found, further = wrong.here.subject, None, 0
     for edit in itertools.chain(tuple(budget.known), edits):
         further += found is not None
         if budget.is_spent or further > FURTHER:
@@ -92,10 +92,10 @@ def right_if(wrong, budget, few, first):
     """
     # Only what does nothing but compute may run in another form.
     codes = [
-        code for code in backward_codes(wrong.first.subject) if harmless(code, code.cls)
+        code for code in backward_codes(wrong.here.subject) if harmless(code, code.cls)
     ]
-    stay, alone = guard_of(wrong), functools.partial(right_alone, wrong.first.subject)
-    through_others = [other for other in wrong.together if other.i == wrong.first.i]
+    stay, alone = guard_of(wrong), functools.partial(right_alone, wrong.here.subject)
+    through_others = [other for other in wrong.together if other.i == wrong.here.i]
 
     def fits(edit):
         asks = FLAGS_OF in edit.code.text and is_asked(edit)
@@ -113,7 +113,7 @@ def candidates(codes, wrong, budget, few, first):
     Those that are foreseen to mend it, then others that may; none that divides by what
     may be 0.
     """
-    case = wrong.first
+    case = wrong.here
 
     def gradient():
         run = case.subject.run(case.point.values)
@@ -173,8 +173,7 @@ def right_alone(subject):
     """Is each gradient the same where no other one is asked for?"""
 
     def gradients(needs):
-        run = subject.run(subject.values, needs)
-        return subject.backward(run, [torch.ones_like(o) for o in run.outputs])
+        return subject.for_ones(subject.run(needs=needs))
 
     every, numbers = gradients(True), range(len(subject.values))
     for i in numbers:
@@ -189,7 +188,7 @@ def right_alone(subject):
 
 def guard_of(wrong):
     """What tells whether the gradients that are right now are so still."""
-    point = wrong.first.point
+    point = wrong.here.point
     before = {
         (j, o): grad.clone()
         for o in range(len(point.outputs))
@@ -259,7 +258,7 @@ def unused(subject):
 def common(subject, wrong):
     """What several wrong gradients go through, and no right one, in words; or None."""
     inputs = dict.fromkeys(one.input for one in wrong.together)
-    is_told_here = [*inputs][0] == wrong.first.input  # and not for each of them
+    is_told_here = [*inputs][0] == wrong.here.input  # and not for each of them
     if len(inputs) < 2 or not is_told_here or len(subject.functions) != 1:
         return None
     (cls,) = subject.functions

@@ -41,7 +41,6 @@ class Gradient:
     point: Point
     i: int
     o: int
-    tolerance: float
     given: torch.Tensor
     none: bool
     elements: torch.Tensor
@@ -169,7 +168,7 @@ class Gradient:
 
     def beside(self, i, o):
         """That of another input, or output, at this point."""
-        return measured(self.point, i, o, self.tolerance)
+        return measured(self.point, i, o)
 
     def at_each(self, pairs, elements=None):
         """The same for each pair (subject, values) for which the function runs.
@@ -180,7 +179,7 @@ class Gradient:
             with forgiving():
                 point = Point(subject, values, Dice())
                 point.limit = min(point.limit, elements or point.limit)
-                yield measured(point, self.i, self.o, self.tolerance)
+                yield measured(point, self.i, self.o)
 
     def varied(self, elements=None):
         """The same with another value of each argument that is a number."""
@@ -245,7 +244,7 @@ def row_of(grad, x):
     return grad.to(x.device, dtype).reshape(-1)
 
 
-def measured(point, i, o, tolerance):
+def measured(point, i, o):
     """The `Gradient` of output o for input i at this point."""
     x, rows = point.values[i], [grads[i] for grads in point.given(o)]
     elements, found = point.expected(i)
@@ -253,7 +252,7 @@ def measured(point, i, o, tolerance):
     given = torch.stack([row_of(row, x) for row in rows])
     off = (given[:, elements] - expected).abs()
     trusted = trusted & off.isfinite().all(0)
-    limit = error + tolerance * largest(expected[:, trusted])
+    limit = error + point.tolerance * largest(expected[:, trusted])
     # What is too small to show beside numbers of the size of 1 may be lost inside
     # forward.
     weights = as_vector(point.vs[o][0]).abs().max()
@@ -262,7 +261,6 @@ def measured(point, i, o, tolerance):
         point,
         i,
         o,
-        tolerance,
         given,
         all(row is None for row in rows),
         elements,
@@ -302,7 +300,7 @@ class WrongGradient:
     larger: tuple = ()
 
     @property
-    def first(self):
+    def here(self):
         return self.at[0]
 
     def multiple(self, made):
@@ -333,8 +331,11 @@ class WrongGradient:
         return number and 1 / number
 
     @functools.cached_property
-    def ratios(self):
-        """(elements, given / expected) of each point, the same for all v, or None."""
+    def steady(self):
+        """At how many elements of each point given / expected is the same for all v.
+
+        None if there is a point where it is not.
+        """
         found = []
         for here in self.at:
             # Ones may give zeros.
@@ -351,25 +352,25 @@ class WrongGradient:
                 or extra.any()
             ):
                 return None
-            found.append((here.elements[keep], ratio[0]))
+            found.append(int(keep.sum()))
         return found
 
     @functools.cached_property
     def jacobians(self):
         """(given, expected, limit) at the first point, (outputs, inputs), or None."""
-        seen = self.first.evidence
-        if "given_jacobian" not in seen or not self.first.whole:
+        seen = self.here.evidence
+        if "given_jacobian" not in seen or not self.here.whole:
             return None
         given, expected = seen["given_jacobian"], seen["expected_jacobian"]
-        return given, expected, self.first.tolerance * largest(expected)
+        return given, expected, self.here.point.tolerance * largest(expected)
 
     @functools.cached_property
-    def again(self):
-        """The first where the values of each input stand in the opposite order.
+    def in_reverse(self):
+        """The same where the values of each input stand in the opposite order.
 
         A list, or [].
         """
-        here = self.first
+        here = self.here
         turned = [
             of_the_same_kind(v, v.flip(tuple(range(v.dim()))))
             for v in here.point.values
@@ -384,8 +385,8 @@ class WrongGradient:
     @functools.cached_property
     def others(self):
         """The whole, if this is a corner, and other values."""
-        here, most = self.first, 1 if self.first.subject.is_slow else 3
-        found = [*self.again, *itertools.islice(here.varied(FEW), most)]
+        here, most = self.here, 1 if self.here.subject.is_slow else 3
+        found = [*self.in_reverse, *itertools.islice(here.varied(FEW), most)]
         if not (here.sparse or self.larger):  # of one row, or one column, less
             sizes = itertools.chain(resized(here.subject), of_one(here.subject))
             found += here.at_each(((other, other.values) for other in sizes), FEW)
@@ -394,7 +395,7 @@ class WrongGradient:
     @functools.cached_property
     def of_other_sizes(self):
         """Those of the others whose input or output has another shape."""
-        shapes = self.first.shape, self.first.y.shape
+        shapes = self.here.shape, self.here.y.shape
         return [here for here in self.others if (here.shape, here.y.shape) != shapes]
 
 
@@ -406,17 +407,17 @@ def in_a_corner(wrong):
     A size is changed wherever it occurs, or else of rows only; what forward insists on
     stays.
     """
-    subject, few = wrong.first.subject, {}
+    subject, few = wrong.here.subject, {}
     for n in sorted(
         {n for t in subject.tensors for n in t.shape if n > CORNER[0] + 1}, reverse=True
     ):
         for less in CORNER[len(few) % 2 :: 2]:
             if less < n and (
-                cut := next(of_sizes(wrong.first.subject, few | {n: less}), None)
+                cut := next(of_sizes(wrong.here.subject, few | {n: less}), None)
             ):
                 few[n], subject = less, cut
                 break
-    found = wrong.first.at_each([(subject, subject.values)]) if few else ()
+    found = wrong.here.at_each([(subject, subject.values)]) if few else ()
     found = tuple(here for here in found if here.wrong.any())
     return replace(wrong, at=found, elsewhere=False, larger=wrong.at) if found else None
 

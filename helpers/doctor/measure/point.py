@@ -21,6 +21,8 @@ class Point:
     def __init__(self, subject, values, dice, factors=None):
         self.subject, self.values, self.dice = subject, values, dice
         run = subject.run(values)
+        self.forward, self.eps = subject.forward, subject.eps
+        self.tolerance = subject.tolerance
         self.names, self.outputs = run.names, [o.detach() for o in run.outputs]
         self.y0 = [as_vector(o) for o in self.outputs]
         self.vs = [
@@ -41,7 +43,7 @@ class Point:
         full = [torch.zeros_like(t) for t in self.outputs]  # not None
         for o, v in vs.items():
             full[o] = shaped(v, full[o])
-        return self.subject.gradients(self.values, full)
+        return self.subject.gradients(full, self.values)
 
     def given(self, o):
         """The gradients of the three v of output o.
@@ -55,9 +57,7 @@ class Point:
     def slopes(self, i, u):
         """The `Slope` of each output along the move u of input i."""
         moves = {i: u.reshape(self.values[i].shape)}
-        return slopes_along(
-            self.subject.forward, self.values, moves, self.y0, self.subject.eps
-        )
+        return slopes_along(self, moves)
 
     def units(self, i, s):
         """The moves of element s of input i, its imaginary part's, and their size."""
@@ -100,7 +100,7 @@ class Point:
         for of_output in self.referred:
             rows = [grads[i].to(dtype).reshape(-1)[elements] for grads in of_output]
             value = torch.stack(rows)
-            error = torch.zeros_like(value.real) + self.subject.eps * largest(value)
+            error = torch.zeros_like(value.real) + self.eps * largest(value)
             trusted = torch.ones(len(elements), dtype=torch.bool, device=value.device)
             found.append((value, error, trusted, value[:0]))
         return found
@@ -133,7 +133,7 @@ class Point:
     def by_differences(self, i, elements):
         """What `expected` says of each output, by moving element after element."""
         weights = [torch.stack([as_vector(v) for v in vs]) for vs in self.vs]
-        noise = max(1e-11, 16 * self.subject.eps)
+        noise = max(1e-11, 16 * self.eps)
         rounding = [
             noise * (w * y).norm(dim=1) for w, y in zip(weights, self.y0, strict=True)
         ]

@@ -1,6 +1,5 @@
 """Which derivatives are wrong, by v · J · u: gradients against differences."""
 
-import functools
 import itertools
 import math
 
@@ -33,15 +32,14 @@ def edges(point, i):
     stay apart.
     """
     value, y, seen = point.values[i], torch.cat(point.y0), None
-    moved = functools.partial(moved_by, point.subject.forward, point.values)
     found = torch.zeros_like(value.reshape(-1), dtype=torch.bool)
-    coarse = point.subject.eps > 1e-10  # so that all looks broken
+    coarse = point.eps > 1e-10  # so that all looks broken
     floor = 1e-9 * (largest(y) + 1e-300)
     for s in range(0 if coarse else min(len(found), point.limit)):
         _, u, step = next(point.units(i, s))
         u = {i: u.reshape(value.shape)}
         wide, narrow = (
-            torch.stack([torch.cat(moved(u, t)) - y for t in (h, -h)])
+            torch.stack([torch.cat(moved_by(point, u, t)) - y for t in (h, -h)])
             for h in (1e-5, 1e-7)
         )
         size = wide.abs().amax(0)
@@ -80,7 +78,7 @@ class Screening:
 
     All inputs are moved at once, and one by one only where that does not agree.
 
-    vjp({o: v}): the gradients of output o; y0: f(values), if it is known
+    of: a `Point`, or what has `vjp`, `dice`, `tolerance` and the rest as it has
     turns: the number of v and u, if that is not too much work. The second v gives every
            element of an output the same weight, however small it is.
     floor: what is rounding, by the size of the output
@@ -93,35 +91,21 @@ class Screening:
     weights: of the second v, a vector for each output
     """
 
-    def __init__(
-        self,
-        f,
-        vjp,
-        values,
-        dice,
-        eps,
-        tolerance,
-        y0=None,
-        turns=2,
-        floor=1e-11,
-        still=None,
-    ):
-        self.f, self.vjp, self.values, self.dice = f, vjp, values, dice
-        self.eps, self.tolerance, self.floor = eps, tolerance, max(floor, eps)
-        self.y0, self.turns, self.still = y0 or f(values), turns, still or {}
-        self.which = list(range(len(self.values)))  # that are judged
-        pairs = itertools.product(self.which, range(len(self.y0)))
+    def __init__(self, of, turns=2, floor=1e-11, still=None):
+        self.of, self.still, self.floor = of, still or {}, max(floor, of.eps)
+        self.which = list(range(len(of.values)))  # that are judged
+        pairs = itertools.product(self.which, range(len(of.y0)))
         self.verdict, self.doubts = dict.fromkeys(pairs, "right"), set()
-        self.weights = [torch.ones_like(y) for y in self.y0]
-        for turn in range(1 if too_much(self.values) else self.turns):
+        self.weights = [torch.ones_like(y) for y in of.y0]
+        for turn in range(1 if too_much(of.values) else turns):
             self.turn(weighted=turn > 0)
 
     def turn(self, weighted):
         """One v for each output, one u for each input."""
-        self.moves = {i: self.dice.direction(self.values[i]) for i in self.which}
+        self.moves = {i: self.of.dice.direction(self.of.values[i]) for i in self.which}
         for i in self.still.keys() & self.moves.keys():
             self.moves[i] = self.moves[i].masked_fill(self.still[i], 0)
-        self.vs = [self.dice.normal(y) for y in self.y0]
+        self.vs = [self.of.dice.normal(y) for y in self.of.y0]
         slopes = self.slopes(self.moves)
         if weighted:
             self.weights = [leveled(slope) for slope in slopes]
@@ -134,11 +118,11 @@ class Screening:
             self.each()
 
     def slopes(self, moves):
-        return slopes_along(self.f, self.values, moves, self.y0, self.eps)
+        return slopes_along(self.of, moves)
 
     def holds(self, v, slope, products, y):
         floor = self.floor * (v * y)[slope.trusted & (v != 0)].norm()
-        return agrees(v, slope, products, self.tolerance, floor)
+        return agrees(v, slope, products, self.of.tolerance, floor)
 
     def together(self, slopes):
         """Groups of inputs (lists) of which some are wrong.
@@ -148,7 +132,7 @@ class Screening:
         In a group are those whose gradients weigh about the same, so that none hides
         another.
         """
-        self.y, self.everything = torch.cat(self.y0), joined(slopes)
+        self.y, self.everything = torch.cat(self.of.y0), joined(slopes)
         everything = self.everything
         known = everything.trusted.double().mean().item()
         if not everything.value.isfinite().all() or known < (
@@ -161,7 +145,7 @@ class Screening:
             for v, w, s in zip(self.vs, self.weights, slopes, strict=True)
         ]
         self.v = torch.where(everything.trusted, torch.cat(vs), 0.0)
-        vs = self.v.split([len(y) for y in self.y0])
+        vs = self.v.split([len(y) for y in self.of.y0])
         self.products = self.products_of(dict(enumerate(vs)))
         if not all(p.isfinite().all() for p in self.products.values()):
             return None
@@ -175,7 +159,7 @@ class Screening:
 
     def products_of(self, vs):
         """{input: gradient times move} for these v."""
-        grads = self.vjp(vs)
+        grads = self.of.vjp(vs)
         return {i: vector(grads[i], u) * as_vector(u) for i, u in self.moves.items()}
 
     def group_agrees(self, group):
@@ -211,7 +195,7 @@ class Screening:
             for i, found in slopes.items():
                 if not (trusted.any() and products[i].isfinite().all()):
                     self.verdict[i, o] = "unsure"
-                elif not self.holds(v, found[o], products[i], self.y0[o]):
+                elif not self.holds(v, found[o], products[i], self.of.y0[o]):
                     self.verdict[i, o] = "wrong"
 
 

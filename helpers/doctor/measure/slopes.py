@@ -22,20 +22,20 @@ class Slope:
     trusted: torch.Tensor
 
 
-def slopes_along(f, values, moves, y0, eps):
-    """J · u for every output of `f`, a list of `Slope`.
+def slopes_along(of, moves):
+    """J · u for every output, a list of `Slope`.
 
-    moves: {i: u}, the changes of some inputs; y0: f(values); eps: of the numbers that f
-           computes.
+    of:    a `Point`, or what has `forward`, `values`, `y0` and `eps` as it has
+    moves: {i: u}, the changes of some inputs
     Central differences at two steps are extrapolated; smaller ones are tried where the
     two do not agree.
     """
-    at = functools.partial(moved_by, f, values, moves)
+    at, eps = functools.partial(moved_by, of, moves), of.eps
     probe = at(1e-3)
     # Steps must be larger where numbers are coarser, perhaps only inside of f.
-    if any(in_float32(t) and (y != t).any() for y, t in zip(y0, probe, strict=True)):
+    if any(in_float32(t) and (y != t).any() for y, t in zip(of.y0, probe, strict=True)):
         eps = max(eps, torch.finfo(torch.float32).eps)
-    best = [Differences(y) for y in y0]
+    best = [Differences(y) for y in of.y0]
     for h in (1e-3, 1e-5, 1e-7) if eps < 1e-10 else (3e-2, 1e-2):
         steps = h, -h, PART * h, -PART * h
         sides = zip(*(probe if t == 1e-3 else at(t) for t in steps), strict=True)
@@ -49,20 +49,20 @@ def slopes_along(f, values, moves, y0, eps):
     return [found.slope() for found in best]
 
 
-def moved_by(f, values, moves, t):
-    """f where the inputs have moved this far."""
-    moved = {i: torch.add(values[i], u, alpha=t) for i, u in moves.items()}
-    return f([moved.get(i, v) for i, v in enumerate(values)])
+def moved_by(of, moves, t):
+    """The outputs where the inputs have moved this far."""
+    moved = {i: torch.add(of.values[i], u, alpha=t) for i, u in moves.items()}
+    return of.forward([moved.get(i, v) for i, v in enumerate(of.values)])
 
 
 class WideSteps:
     """J · u by steps so wide that it does not matter where a forward stops iterating.
 
-    slopes: of each output of `f`; moves: {i: u}, as in `slopes_along`
+    slopes: of each output; of, moves: as in `slopes_along`
     """
 
-    def __init__(self, f, values, moves):
-        self.at = functools.partial(moved_by, f, values, moves)
+    def __init__(self, of, moves):
+        self.at = functools.partial(moved_by, of, moves)
         halves = [self.half(h) for h in WIDE]
         self.slopes = [
             sum(h * half for h, half in zip(WIDE, of_output, strict=True))

@@ -28,7 +28,7 @@ OVER = N_("it used up its share of the seconds")
 KILLED = N_(
     "something ended the process of its examination, perhaps because memory ran out"
 )
-AGAIN = N_(
+NOT_REPEATED = N_(
     "it cannot be called again with copies of what it was given, as it could in the "
     "program"
 )
@@ -95,7 +95,7 @@ def examined(call, end, lines, options):
             held = [t.dtype for t in call.held() if is_number(t)]
             low = any(torch.finfo(dtype).eps > 1e-10 for dtype in held)
             exam = Examination(
-                *call.again(),
+                *call.to_examine(),
                 of_a_program=True,
                 as_given=low,
                 lines=lines,
@@ -114,19 +114,19 @@ def examined(call, end, lines, options):
                 return _(ANOTHER)
             report = exam.report(TRIALS)
             said = [f.values.get("message", "") for f in report.findings]
-            if not call.records and exam.first is None and any(said):
+            if not call.records and exam.first_gradients is None and any(said):
                 return _("autograd was off when it was called, and its backward raises")
             # The program's own call did not raise in forward, nor in backward where one
             # ran. And what a closure holds may belong to a graph that the program's
             # backward has freed.
-            raises = any(said) and exam.first is None
+            raises = any(said) and exam.first_gradients is None
             of_the_copy = (
                 not report.examined
                 or raises
                 and call.goes_back
                 or any(FREED in text for text in said)
             )
-            return _(AGAIN) if of_the_copy else report
+            return _(NOT_REPEATED) if of_the_copy else report
     except TimeIsUp:
         return _(OVER)
     except SystemExit as left:
@@ -146,8 +146,8 @@ def returns_another(call, exam):
     What returns something else each time is for the trials to say.
     """
     with forgiving(), exam.as_it_was_given() as subject:
-        one, draws_numbers = subject.forward(subject.values), draws()
-        two = subject.forward(subject.values)
+        one, draws_numbers = subject.forward(), draws()
+        two = subject.forward()
         if call.outputs is None or draws_numbers or not exam.all_same(one, two):
             return False
         return not exam.all_same(one, call.outputs)

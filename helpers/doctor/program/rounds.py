@@ -50,26 +50,27 @@ MOST = 32  # patterns of one Function
 
 @dataclass
 class Pattern:
-    """The calls that have one pattern; the first is kept, to be examined.
+    """The calls that have one pattern.
 
+    copy: of the first, to be examined, or None if there is none
     outcome: the report on it, or why there is none
     """
 
     calls: int = 0
-    kept: Call | None = None
+    copy: Call | None = None
     outcome: Report | str | None = None
 
 
 def waiting(patterns):
     """Those that are still to be examined, those with small inputs first."""
-    return sorted((p for p in patterns if p.outcome is None), key=lambda p: p.kept.size)
+    return sorted((p for p in patterns if p.outcome is None), key=lambda p: p.copy.size)
 
 
 def examine_patterns(patterns, seconds, **options):
     """Examine the patterns of one Function, for at most this many seconds."""
     end = time.monotonic() + seconds
     while (some := waiting(patterns)) and time.monotonic() < end:
-        for k, outcome in examine_all([p.kept for p in some], end, **options):
+        for k, outcome in examine_all([p.copy for p in some], end, **options):
             some[k].outcome = outcome
     for p in waiting(patterns):
         p.outcome = _(OVER)
@@ -92,7 +93,7 @@ def conclude(visit, patterns):
                 found.setdefault((f.code, f.input, f.output), f)
         rank = report.ok, not report.findings
         if worst is None or rank < worst:
-            worst, visit.called, visit.given = rank, p.kept.called, p.kept.given
+            worst, visit.called, visit.given = rank, p.copy.called, p.copy.given
     visit.judged = least(judged)
     visit.findings = sorted(
         found.values(), key=lambda f: [*SEVERITIES].index(f.severity)
@@ -200,8 +201,8 @@ class Rounds:
         result = method(*given)
         if not EXAMINING and self.known.get(cls):
             for found in self.known[cls][1].values():
-                if found.kept:
-                    found.kept.goes_back = True
+                if found.copy:
+                    found.copy.goes_back = True
         return result
 
     def first_call(self, cls):
@@ -227,16 +228,16 @@ class Rounds:
     def note(self, visit, patterns, cls, args, records):
         key = (*[pattern(a) for a in args], autocasts())
         found = patterns.get(key) or self.first_of_its_pattern(patterns, cls, args)
-        if found.kept:
-            found.kept.records |= records
+        if found.copy:
+            found.copy.records |= records
 
         def count(result):
             with LOCK:
                 if key not in patterns:
                     patterns[key] = found
-                    if found.kept:
-                        found.kept.returned(result)
-                    self.size += found.kept.size if found.kept else 0
+                    if found.copy:
+                        found.copy.returned(result)
+                        self.size += found.copy.size
                 visit.calls += 1
                 patterns[key].calls += 1
 
@@ -248,7 +249,7 @@ class Rounds:
         size = sum(t.numel() * t.element_size() for t in found if has_numbers(t))
         if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
             why = _(NO_GRADIENT)
-        elif sum(p.kept is not None for p in patterns.values()) >= MOST:
+        elif sum(p.copy is not None for p in patterns.values()) >= MOST:
             why = _("more than {n} patterns").format(n=MOST)
         elif not all(map(has_numbers, found)):
             why = _("the inputs hold no numbers: a compiler traced the call")
@@ -259,7 +260,7 @@ class Rounds:
                 made = Call.of(cls, args, size)
                 if self.size + made.size > self.max_bytes:  # with what a module holds
                     return Pattern(outcome=_("too large for max_bytes"))
-                return Pattern(kept=made)
+                return Pattern(copy=made)
             why = _("the inputs could not be copied")  # of a subclass of Tensor, say
         return Pattern(outcome=why)
 
@@ -289,7 +290,7 @@ class Rounds:
     def examine_each(self, heard):
         """Each Function within its share of the seconds; small inputs come first."""
         end = time.monotonic() + self.seconds
-        heard.sort(key=lambda pair: sum(p.kept.size for p in waiting(pair[1])))
+        heard.sort(key=lambda pair: sum(p.copy.size for p in waiting(pair[1])))
         for k, (visit, patterns) in enumerate(heard):
             left, name = end - time.monotonic(), visit.full_name
             share = max(left / (len(heard) - k), min(left, LEAST))

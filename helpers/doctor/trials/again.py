@@ -97,7 +97,7 @@ def second_time(exam, seed=1):
 def calls_between(exam):
     """With other inputs, other signs, fewer rows and other arguments."""
     subject, near = exam.subject, [exam.dice.nearby(v) for v in exam.subject.values]
-    run = exam.another_run()
+    run = exam.subject.run()
     few = itertools.islice(resized(subject), FEW)
     for other, values in (
         (subject, near),
@@ -237,13 +237,13 @@ def in_layouts(exam):
             return lay(t) * (1 + noise * dice.normal(t))
 
         other = exam.subject.but(lay=laid)
-        run = other.run(other.values)
+        run = other.run()
         return [*run.outputs, *other.backward(run, exam.vs)]
 
     floors = [0.0] * len(exam.run.outputs) + exam.floors
     for when, lay in ODD.items():
         with contextlib.suppress(CallError):
-            yield when, handed(lay), [*exam.run.outputs, *exam.first], floors
+            yield when, handed(lay), [*exam.run.outputs, *exam.first_gradients], floors
     # What is in one memory must not be changed in place, nor added to.
     alone = exam.run.added or exam.has("input-modified", "in-place-leaf")
     alone |= exam.subject.is_module or not exam.has_own_nodes
@@ -284,13 +284,14 @@ def another_user(exam):
     """Is the gradient the same where another use of each input has come first?"""
     if not exam.has_own_nodes or exam.run.added:
         return
-    run = exam.another_run()
-    if any(t._version for t in run.examined):  # changed in place: it is an output
+    run = exam.subject.run()
+    passed = [sums.tensor for sums in run.sums]
+    if any(t._version for t in passed):  # changed in place: it is an output
         return
-    others = [1 * t for t in run.examined]  # made last, so they go back first
+    others = [1 * t for t in passed]  # made last, so they go back first
     expected = [
         torch.ones_like(v) if grad is None else grad + 1
-        for v, grad in zip(exam.subject.values, exam.first, strict=True)
+        for v, grad in zip(exam.subject.values, exam.first_gradients, strict=True)
     ]
 
     def gradients():
@@ -332,7 +333,7 @@ def unused_outputs(exam):
 
 def with_none(exam, used):
     """The gradients where None arrives for all outputs but these."""
-    run = exam.another_run()
+    run = exam.subject.run()
     run.outputs = [
         o if k in used else Nothing.apply(o) for k, o in enumerate(run.outputs)
     ]
@@ -342,7 +343,7 @@ def with_none(exam, used):
 def in_vain(exam, i, returned):
     """The gradients that backward returned, but for steps on the way to i's."""
     subject, x = exam.subject, exam.subject.inputs[i]
-    run = exam.another_run()
+    run = exam.subject.run()
     with contextlib.suppress(CallError), exam.watched() as (_handed, recorded):
         subject.backward(run, exam.vs, create=True)
         steps = set(graph([recorded[x]])) if x in recorded else set()
@@ -362,7 +363,7 @@ def one_input(exam):
 
     def alone(which):
         """(gradients, what backward returned, operations, is a gradient required?)."""
-        run = exam.another_run(which)
+        run = exam.subject.run(needs=which)
         with Work() as work, exam.watched() as (_handed, returned):
             grads = subject.backward(run, exam.vs)
         return grads, returned, work.flops, any(o.requires_grad for o in run.outputs)
@@ -380,7 +381,9 @@ def one_input(exam):
                 more = {"severity": severity, "change": change}
                 yield told(subject, raised, ONLY_ONE, x, **more)
             return
-        expected = [grad if j == i else None for j, grad in enumerate(exam.first)]
+        expected = [
+            grad if j == i else None for j, grad in enumerate(exam.first_gradients)
+        ]
         # Where no output requires one, as of a reentrant checkpoint, PyTorch itself
         # warns.
         severity = None if graded else "warning"

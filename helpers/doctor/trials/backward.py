@@ -113,7 +113,9 @@ def fails_again(exam):
 def gradients_are_finite(exam):
     """Is a gradient finite where its input, the output and the slope are?"""
     subject = exam.subject
-    for i, (x, grad) in enumerate(zip(subject.inputs, exam.first, strict=True)):
+    for i, (x, grad) in enumerate(
+        zip(subject.inputs, exam.first_gradients, strict=True)
+    ):
         if grad is None:
             continue
         bad = ~grad.isfinite() & subject.values[i].isfinite()
@@ -176,7 +178,7 @@ def with_these(exam, vs):
             exam.state.as_before(),
         ):  # not what float64 has left
             with OwnGenerators() as own:
-                run = exam.another_run()
+                run = exam.subject.run()
             if own.used or draws():
                 return  # other numbers in another dtype, so nothing can be compared
             vs = [v.to(o.dtype) for o, v in zip(run.outputs, vs, strict=True)]
@@ -190,7 +192,7 @@ def with_these(exam, vs):
     # How far would the gradients be off if only the inputs were rounded?
     eps = torch.finfo(dtype).eps
     rounded = [v + eps * exam.dice.direction(v, symmetric=True) for v in subject.values]
-    rounded = subject.gradients(rounded, wide)
+    rounded = subject.gradients(wide, rounded)
     # A gradient that is exactly zero, as that of a bias before batch norm, is a sum of
     # terms that cancel. What rounding leaves of them is measured by the other
     # gradients.

@@ -58,7 +58,7 @@ def derivative_of_forward(exam):
         wrong.items(),
         key=lambda item: (
             exam.subject.examined[item[0][0]] in exam.subject.frozen,
-            not item[1].first.given.any(),
+            not item[1].here.given.any(),
         ),
     )
     found = {io: diagnosis(exam, one) for io, one in in_order}
@@ -66,9 +66,9 @@ def derivative_of_forward(exam):
         yield estimators(exam, dict.fromkeys(one.input for one in found.values()))
         return
     found = as_meant(found)
-    kept = told_once(found)
-    for i, o in kept:
-        yield finding_of(exam, i, o, found, kept)
+    told = told_once(found)
+    for i, o in told:
+        yield finding_of(exam, i, o, found, told)
 
 
 def estimators(exam, inputs):
@@ -91,7 +91,9 @@ def other_outputs(exam):
             how = how.format(one=tuple(one.shape), other=tuple(other.shape))
             return REFERENCE_DIFFERS(y=y, how=how)
         off = (as_vector(one) - as_vector(other)).abs()
-        if not bool((off <= exam.tolerance * largest(as_vector(other)) + 1e-12).all()):
+        if not bool(
+            (off <= exam.subject.tolerance * largest(as_vector(other)) + 1e-12).all()
+        ):
             seen = worst(one.detach(), other.detach())
             return REFERENCE_DIFFERS(y=y, how=_("has other values"), values=seen)
     return None
@@ -106,10 +108,12 @@ def told_once(found):
                 other: replace(each, change=each.change and one.change)
                 for other, each in alike.items()
             }
-    causes = [io for io, one in found.items() if one.first and one.first.is_cause]
+    causes = [
+        io for io, one in found.items() if one.first_wrong and one.first_wrong.is_cause
+    ]
     if not causes:
         return found
-    cause = min(causes, key=lambda io: not found[io].first.is_part)
+    cause = min(causes, key=lambda io: not found[io].first_wrong.is_part)
     return {cause: replace(found[cause], change=None)}
 
 
@@ -125,12 +129,12 @@ def as_meant(found):
     }
 
 
-def finding_of(exam, i, o, found, kept):
+def finding_of(exam, i, o, found, told):
     """The finding of a diagnosis.
 
-    Through which output, and what to look at; kept: those that are told.
+    Through which output, and what to look at; told: those that are told.
     """
-    one, y = kept[i, o], exam.run.names[o]
+    one, y = told[i, o], exam.run.names[o]
     of_this = [other for (j, _o), other in found.items() if j == i]
     everywhere = (
         len(of_this) == len(exam.graded) and len({other.said for other in of_this}) == 1
@@ -142,14 +146,14 @@ def finding_of(exam, i, o, found, kept):
         change = None
     if not everywhere:
         words["through"] = y
-    others = {other.input: None for io, other in found.items() if io not in kept}
+    others = {other.input: None for io, other in found.items() if io not in told}
     also = [x for x in others if x != one.input]
     if also:
         said = _(ALSO).format(these=quoted(also))
         words["further"] = [*words.get("further", ()), said]
-    first = None if change else one.first
+    first_wrong = None if change else one.first_wrong
     finding = one.text(
-        one.input, y, change=change, first=first, also_wrong=also, **words
+        one.input, y, change=change, first_wrong=first_wrong, also_wrong=also, **words
     )
     if finding.remedy and not exam.has_own_nodes:
         return replace(finding, remedy=exam.cut_off)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..causes.cause import named
+from ..causes.cause import SHARP, VAGUE, named
 from ..causes.exceptions import SAVED_MODIFIED
 from ..causes.whole import grad_output_ignored
 from ..function.isolation import forgiving
@@ -29,19 +29,6 @@ IN_PLACE = "input-modified", "in-place-leaf"
 SMALL = 5000  # elements
 SEEDS, DIRECTIONS = 100, 4  # over which an estimator is averaged
 STAYS = 0.1  # of the square of its error, at most, in the mean; noise leaves 1 / SEEDS
-# Where not all elements are known.
-NAMELESS = "gradient-wrong", "derivative-wrong", "partly-right"
-SHARP = (  # which say what to write
-    "conjugate",
-    "gradient-none",
-    "grad-output-ignored",
-    "negated",
-    "not-linear",
-    "reversed",
-    "right-here-only",
-    "straight-through",
-    "transposed",
-)
 
 
 @dataclass(frozen=True)
@@ -49,7 +36,7 @@ class Diagnosis:
     """A wrong gradient's name, before it is known through which outputs.
 
     words: further keyword arguments of the text
-    change, mends_all, first: what `line.find` finds
+    change, mends_all, first_wrong: what `line.find` finds
     """
 
     text: Text
@@ -57,20 +44,20 @@ class Diagnosis:
     words: dict
     change: Change | None = None
     mends_all: bool = False
-    first: object = None
+    first_wrong: object = None
 
     @property
     def said(self):
         """What must be the same for all outputs, if it is to be said once."""
         change = self.change and self.change.change
-        if self.text.code in SHARP:
+        if self.text.kind == SHARP:
             change = None
         return self.text, change, self.words.get("other"), self.words.get("what")
 
 
 def diagnosis(exam, wrong):
     """The `Diagnosis` of a wrong gradient."""
-    here = wrong.first
+    here = wrong.here
     if not exam.is_faithful(here.input):
         return accepted(exam, wrong)
     if not here.wrong.any():
@@ -78,41 +65,47 @@ def diagnosis(exam, wrong):
     if known := elsewhere(exam, here):
         return known
     text, gaps = named(wrong)
-    sharp, corner, further = text.code in SHARP, None, []
-    change, mends_all, first = None, False, None
+    sharp, corner, further = text.kind == SHARP, None, []
+    change, mends_all, first_wrong = None, False, None
     size = sum(t.numel() for t in (*here.point.values, *here.point.outputs))
     if not sharp and (here.sparse or size > SMALL):
         corner = in_a_corner(wrong)
-    if corner and here.sparse and text.code in NAMELESS:
+    if corner and here.sparse and text.kind == VAGUE:
         there, its_gaps = named(corner)
-        if there.code not in NAMELESS:
-            here, text, gaps = corner.first, there, its_gaps
+        if there.kind != VAGUE:
+            here, text, gaps = corner.here, there, its_gaps
             shape = tuple(here.shape)
             further = [_("Seen in a corner of shape {shape}.").format(shape=shape)]
-    drawn = DRAWN if text.code in NAMELESS and exam.draws else ""
+    drawn = DRAWN if text.kind == VAGUE and exam.draws else ""
     gaps = {"meant": MEANT if here.is_identity else drawn, **gaps}
     if exam.line and text.code != "straight-through":
         sharp &= text.code != "gradient-none" or not exam.has_own_nodes
         found = exam.line.find(corner or wrong, exam.lines, few=sharp)
-        change, mends_all, first = found.change, found.mends_all, found.first
+        change, mends_all, first_wrong = (
+            found.change,
+            found.mends_all,
+            found.first_wrong,
+        )
         gaps |= found.gaps
-    if first and first.is_part and text.code == "few-digits":
+    if first_wrong and first_wrong.is_part and text.code == "few-digits":
         text = TEXTS["gradient-wrong"]  # that few are lost is chance
-    elif text.code == "few-digits" and exam.line and not (change or first):
+    elif text.code == "few-digits" and exam.line and not (change or first_wrong):
         # No line is wrong: forward may approximate, so that its differences do.
         gaps |= {"severity": gaps["severity"] or "warning"}
     evidence = {"values": here.evidence, "further": further}
-    return Diagnosis(text, here.input, evidence | gaps, change, mends_all, first)
+    return Diagnosis(text, here.input, evidence | gaps, change, mends_all, first_wrong)
 
 
 def accepted(exam, wrong):
     """What there is to say of a gradient that need not be the derivative of forward."""
-    if wrong.first.given.any() and grad_output_ignored(wrong):
-        return Diagnosis(TEXTS["grad-output-ignored"], wrong.first.input, {"only": ""})
-    if all(here.none for here in wrong.at) and any(g is not None for g in exam.first):
+    if wrong.here.given.any() and grad_output_ignored(wrong):
+        return Diagnosis(TEXTS["grad-output-ignored"], wrong.here.input, {"only": ""})
+    if all(here.none for here in wrong.at) and any(
+        g is not None for g in exam.first_gradients
+    ):
         none = TEXTS["gradient-none"]
-        return Diagnosis(none, wrong.first.input, {"severity": "warning"})
-    return Diagnosis(UNFAITHFUL, wrong.first.input, {})
+        return Diagnosis(none, wrong.here.input, {"severity": "warning"})
+    return Diagnosis(UNFAITHFUL, wrong.here.input, {})
 
 
 def elsewhere(exam, here):
@@ -158,9 +151,9 @@ def but_for_in_place(exam, wrong):
         rest = {
             io: one
             for io, one in wrong.items()
-            if not (exam.is_faithful(one.first.input) and right_now(one.at))
+            if not (exam.is_faithful(one.here.input) and right_now(one.at))
         }
-    told = dict.fromkeys(wrong[io].first.input for io in wrong if io not in rest)
+    told = dict.fromkeys(wrong[io].here.input for io in wrong if io not in rest)
     if told:
         exam.findings[exam.findings.index(finding)] = replace(
             finding,
@@ -203,18 +196,18 @@ def is_estimator(exam, wrong, found):
     """
     if not exam.draws:
         return False
-    codes = {io: one.text.code for io, one in found.items()}
-    noisy = "few-digits", *NAMELESS
     # Where another gradient is that of this draw, so should be one that is not zero.
     accused = {i for i, _o in wrong}
-    exact = [g for i, g in enumerate(exam.first) if i not in accused]
-    if any(g is not None and g.any() for g in exact):
-        noisy = ()
+    exact = [g for i, g in enumerate(exam.first_gradients) if i not in accused]
+    is_exact = any(g is not None and g.any() for g in exact)
+
+    def is_noise(io, text):
+        noisy = text.kind == VAGUE or text.code == "few-digits"
+        return noisy and not is_exact and right_on_average(wrong[io].here)
+
     return all(
-        code == "straight-through"
-        or code in noisy
-        and right_on_average(wrong[io].first)
-        for io, code in codes.items()
+        one.text.code == "straight-through" or is_noise(io, one.text)
+        for io, one in found.items()
     )
 
 

@@ -11,7 +11,7 @@ from ..causes.exceptions import told
 from ..function.budget import Budget
 from ..function.isolation import CallError, draws
 from ..function.private import has_numbers, methods, on_ctx, transforming
-from ..function.subject import Subject, graph, is_index, name_of
+from ..function.subject import Subject, changed, graph, is_index, name_of, noted
 from ..function.tensors import (
     Dice,
     as_vector,
@@ -50,13 +50,6 @@ DONATED = N_(
 )
 
 
-# Errors of second order, or in the dtype that was given, or for one layout.
-APART = "double-backward-wrong", "low-precision", "input-layout"
-
-
-LAST = "needs-input-grad-ignored"  # of all findings
-
-
 def join_shapes(findings):
     """Join the note on a gradient's shape to the error about that gradient."""
     for note in [f for f in findings if f.code == "engine-sums"]:
@@ -81,11 +74,6 @@ def what_is_open(exam):
             yield _(NO_DIFFERENCES).format(y=y, dtype=brief(t.dtype))
 
 
-def tolerance(eps):
-    """How far off differences may be, as a part of a gradient, at this eps."""
-    return 1e-5 if eps < 1e-10 else 5e-3 if eps < 1e-5 else 3e-2
-
-
 class Examination:
     """One function with its inputs, what is known of it so far, and the findings.
 
@@ -93,6 +81,10 @@ class Examination:
     calls that the program would not make; as_given: in the dtype of its inputs, not in
     float64; shared: places of arguments that hold what another one holds, too.
     """
+
+    # Errors of second order, or in the dtype that was given, or for one layout.
+    APART = "double-backward-wrong", "low-precision", "input-layout"
+    LAST = "needs-input-grad-ignored"  # of all findings
 
     def __init__(
         self,
@@ -107,8 +99,14 @@ class Examination:
         reference=None,
         shared=(),
     ):
-        self.shared = shared
-        self.given, self.faithful = (fn, args, kwargs, faithful, of_a_program), faithful
+        self.anew = functools.partial(
+            type(self),
+            *(fn, args, kwargs, faithful, of_a_program),
+            accept=accept,
+            reference=reference,
+            shared=shared,
+        )
+        self.faithful = faithful
         self.accept = accept  # how a gradient that is meant is accepted, in words
         self.subject, self.of_a_program = (
             Subject(fn, args, kwargs, reference),
@@ -122,7 +120,7 @@ class Examination:
         self.lines = (Budget() if lines is True else lines.afresh()) if lines else None
         if as_given:
             self.subject = self.subject.but(lower=None)
-        self.first = None  # the gradients of the first backward pass
+        self.first_gradients = None  # the gradients of the first backward pass
         self.judged = {x: Judged(x) for x in self.subject.inputs}
         same = {[*self.subject.arguments][k] for k in shared}
         if same:
@@ -147,20 +145,13 @@ class Examination:
                 if what not in [(f.code, f.input, f.output) for f in self.findings]:
                     self.findings.append(finding)
             if self.subject.lower and self.has("error") and self.copies_differ():
-                return Examination(
-                    *self.given,
-                    as_given=True,
-                    lines=self.lines,
-                    accept=self.accept,
-                    reference=self.subject.reference,
-                    shared=self.shared,
-                ).report(trials)
+                return self.anew(as_given=True, lines=self.lines).report(trials)
         finally:
             self.state.restore()
         self.findings += self.lines.findings() if self.lines else ()
         join_shapes(self.findings)
         order = [*SEVERITIES]
-        self.findings.sort(key=lambda f: (f.code == LAST, order.index(f.severity)))
+        self.findings.sort(key=lambda f: (f.code == self.LAST, order.index(f.severity)))
         judged = [self.judged[x] for x in self.subject.names if x in self.judged]
         unseen, outputs = [], []
         if any(one.points for one in judged):
@@ -173,7 +164,7 @@ class Examination:
         with contextlib.suppress(CallError), self.as_it_was_given():
             return [
                 Output(name, str(t.dtype).removeprefix("torch."), t.requires_grad)
-                for name, t in self.another_run().returned
+                for name, t in self.subject.run().returned
             ]
         return []
 
@@ -214,7 +205,9 @@ class Examination:
                 if not self.has(*unless) and (yield from trial(self)):
                     return
         except CallError as raised:
-            self.examined = raised.phase != "forward" or self.first is not None
+            self.examined = (
+                raised.phase != "forward" or self.first_gradients is not None
+            )
             if "donated buffers" in str(raised.error):
                 self.not_judged(_(DONATED))
                 return
@@ -226,7 +219,7 @@ class Examination:
         An error that leaves other trials what they are counts by its code only.
         """
         return any(
-            f.code in codes or f.severity in codes and f.code not in APART
+            f.code in codes or f.severity in codes and f.code not in self.APART
             for f in self.findings
         )
 
@@ -252,11 +245,11 @@ class Examination:
         if given.lower:
             self.subject = given.with_dtype(torch.float64)
             try:
-                self.try_out()
+                self.subject.for_ones()
             except CallError as raised:
                 self.subject = given.but(lower=None)
                 self.state.restore()
-                self.try_out()
+                self.subject.for_ones()
                 return raised
         return None
 
@@ -268,7 +261,7 @@ class Examination:
             grad, meant = None, True
             why = _("it requires no gradient, and backward returns None for it")
             try:
-                grad = self.try_out()[self.subject.examined.index(k)]
+                grad = self.subject.for_ones()[self.subject.examined.index(k)]
             except CallError:
                 meant = False
                 why = _("it requires no gradient, and the function fails once it does")
@@ -279,21 +272,16 @@ class Examination:
                 self.judged[x] = Judged(x)
         self.state.restore()
 
-    def try_out(self, run=None):
-        """The gradients of one forward and one backward pass, or what they raise."""
-        run = run or self.another_run()
-        return self.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
-
     def copies_differ(self):
         """Does it compute something else in float64, or gradients of other inputs?"""
         with contextlib.suppress(CallError):
-            grads = [grad is None for grad in self.try_out()]
+            grads = [grad is None for grad in self.subject.for_ones()]
             with self.as_it_was_given():
-                if grads != [grad is None for grad in self.try_out()]:
+                if grads != [grad is None for grad in self.subject.for_ones()]:
                     return True
-            double = self.subject.forward(self.subject.values)
+            double = self.subject.forward()
             with self.as_it_was_given() as subject:
-                for a, b in zip(double, subject.forward(subject.values), strict=True):
+                for a, b in zip(double, subject.forward(), strict=True):
                     if a.shape != b.shape:
                         return True
                     both = a.isfinite() & b.isfinite()
@@ -309,12 +297,7 @@ class Examination:
         return max(torch.finfo(dtype).eps for dtype in dtypes)
 
     @property
-    def tolerance(self):
-        """How far off differences, and what is saved coarsely, may be."""
-        return max(tolerance(self.subject.eps), 10 * self.saved_coarsely)
-
-    @property
-    def saved_coarsely(self):
+    def saved_eps(self):
         """The eps of what is saved in fewer bits than were given, or 0."""
         saved = [torch.finfo(t.dtype).eps for t in self.run.saved if is_number(t)]
         return max((eps for eps in saved if eps > self.precision), default=0.0)
@@ -339,21 +322,17 @@ class Examination:
             return method(ctx, *tensors)
 
         with on_ctx("mark_non_differentiable", marks):
-            return self.another_run()
+            return self.subject.run()
 
     @functools.cached_property
     def graded(self):
         """The numbers of the outputs that require a gradient."""
         return [k for k, o in enumerate(self.run.outputs) if o.requires_grad]
 
-    def another_run(self, needs=True):
-        """A forward pass with the given inputs."""
-        return self.subject.run(self.subject.values, needs)
-
     @functools.cached_property
     def draws(self):
         """Does forward draw random numbers?"""
-        self.another_run()
+        self.subject.run()
         return draws()
 
     @functools.cached_property
@@ -370,11 +349,9 @@ class Examination:
     def gradients(self, vs=None):
         """Those of a new run with the given inputs.
 
-        Vs: other grad_outputs than those of `first`
+        Vs: other grad_outputs than those of `first_gradients`
         """
-        return self.subject.gradients(
-            self.subject.values, self.vs if vs is None else vs
-        )
+        return self.subject.gradients(self.vs if vs is None else vs)
 
     def go_back(self):
         """The first backward pass; what it changes is protected from then on.
@@ -382,23 +359,18 @@ class Examination:
         Returns what it returned for each argument, before the engine corrected it; did
         it change grad_output? and what was saved, and changed.
         """
-        before = [(t, t._version, t.clone()) for t in self.run.saved if has_memory(t)]
+        before = noted(filter(has_memory, self.run.saved))
         with self.watched() as (handed, returned):
             grads = self.subject.backward(
                 self.run, [v.clone() for v in self.vs], retain=True
             )
         grads = [None if grad is None else grad.clone() for grad in grads]
-        changed = any(not equal(g, copy) for g, copy in handed)
-        if changed:  # what follows from that is no finding of its own
+        writes = any(not equal(g, copy) for g, copy in handed)
+        if writes:  # what follows from that is no finding of its own
             self.subject = self.subject.but(protects=True)
             grads = self.gradients()
-        saved = [
-            t
-            for t, version, copy in before
-            if has_memory(t) and (t._version != version or not equal(t, copy))
-        ]
-        self.first = grads
-        return returned, changed, saved
+        self.first_gradients = grads
+        return returned, writes, changed(before)
 
     @contextlib.contextmanager
     def watched(self):
@@ -436,7 +408,9 @@ class Examination:
             grads = self.subject.backward(
                 self.run, [-100 * v for v in self.vs], retain=True
             )
-            for grad, first, floor in zip(grads, self.first, self.floors, strict=True):
+            for grad, first, floor in zip(
+                grads, self.first_gradients, self.floors, strict=True
+            ):
                 if not self.same(
                     grad, None if first is None else -100 * first, 100 * floor
                 ):
@@ -483,7 +457,7 @@ class Examination:
         except CallError as raised:
             yield told(self.subject, raised, raising or text, x, **words)
             return False
-        expected = expected or self.first
+        expected = expected or self.first_gradients
         pairs = zip(self.subject.inputs, found, expected, self.floors, strict=True)
         # What is not meant comes first.
         for name, *pair in sorted(pairs, key=lambda p: not self.is_faithful(p[0])):

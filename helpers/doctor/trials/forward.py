@@ -62,7 +62,7 @@ def numbers_that_are_given(exam):
     """
     dtype, refusal = brief(exam.subject.lower), exam.refused()
     exam.choose_among_the_frozen()
-    exam.subject = exam.subject.but(kept_in=exam.subject.keeps())
+    exam.subject = exam.subject.with_sums()
     exam.state.restore()
     if refusal:
         yield told(exam.subject, refusal, NOT_IN_DOUBLE, dtype=dtype)
@@ -92,7 +92,7 @@ OWN_GENERATOR = N_(
 
 def without_outputs(exam):
     """Why there is nothing to differentiate: a finding, or what was not judged."""
-    others = [t for t in exam.run.others if t.is_floating_point()]
+    others = [t for _name, t in exam.run.returned if t.is_floating_point()]
     why = _("an output of dtype {dtype} has no arithmetic, so there are no differences")
     if not all(map(is_dense, others)):
         why = _("the output is sparse or nested, not a dense tensor")
@@ -101,7 +101,7 @@ def without_outputs(exam):
     if others:
         exam.not_judged(why.format(dtype=brief(others[0].dtype)))
     else:
-        yield NO_OUTPUT(severity="note" if exam.run.others else None)
+        yield NO_OUTPUT(severity="note" if exam.run.returned else None)
 
 
 def forward_twice(exam):
@@ -113,20 +113,20 @@ def forward_twice(exam):
     near = [Dice().nearby(v) for v in subject.values]
     when = _("the second time")
     try:
-        again = exam.another_run(needs=False).outputs
+        again = subject.run(needs=False).outputs
     except CallError:
         again = []
     if not exam.all_same(again, outputs):  # or is it that nothing is recorded?
         exam.subject = subject = subject.but(records=True)
-        again = exam.another_run().outputs
+        again = subject.run().outputs
     with contextlib.suppress(CallError):
         if exam.all_same(again, outputs):
             when = _("after a call with another input")
             there = subject.run(near).outputs
-            again = exam.another_run(needs=subject.records).outputs
+            again = subject.run(needs=subject.records).outputs
         if not exam.all_same(again, outputs):
             with OwnGenerators() as own, own.everywhere():
-                exam.another_run()
+                exam.subject.run()
             if own.used or exam.state.generators:
                 exam.not_judged(_(OWN_GENERATOR))
             else:
@@ -157,16 +157,17 @@ def precision_inside(exam):
     """Notes whether forward computes in coarser numbers."""
     subject = exam.subject
     # The last call is the one to which exam.run belongs.
-    coarse = Grain.within(subject.values, lambda: subject.forward(subject.values))
+    coarse = Grain.within(subject.values, subject.forward)
     if coarse > max(subject.eps, 1e-10):
         exam.subject = subject = subject.but(eps=coarse)
         yield COARSE_INSIDE(dtype=brief(dtype_of(coarse)))
-    dtype = brief(dtype_of(max(subject.eps, exam.saved_coarsely)))
-    if subject.eps > TOO_COARSE_FROM or exam.tolerance > 1:
+    exam.subject = subject = subject.but(saved_eps=exam.saved_eps)
+    dtype = brief(dtype_of(max(subject.eps, subject.saved_eps)))
+    if subject.eps > TOO_COARSE_FROM or subject.tolerance > 1:
         exam.not_judged(_("numbers are too coarse for differences"))
         yield TOO_COARSE(dtype=dtype)
-    elif exam.tolerance > 1e-3:
-        yield COARSE_SAVED(dtype=dtype, percent=brief(100 * exam.tolerance, 1))
+    elif subject.tolerance > 1e-3:
+        yield COARSE_SAVED(dtype=dtype, percent=brief(100 * subject.tolerance, 1))
 
 
 READ_ONLY_VIEW = note(
@@ -282,9 +283,9 @@ def what_ctx_holds(exam):
 
 def is_broken(exam, path):
     """Does ctx hold nothing there after a backward pass?"""
-    run = exam.another_run()
+    run = exam.subject.run()
     with contextlib.suppress(CallError):
-        exam.try_out(run)
+        exam.subject.for_ones(run)
     return not held_at(path, run)
 
 

@@ -68,31 +68,35 @@ class Judgement:
 
     def measure(self, s):
         """Measure one. Is it wrong, or right after all?"""
-        tolerance = self.exam.tolerance
         s.point.limit = min(s.point.limit, self.limit)
-        here = measured(s.point, s.i, s.o, tolerance)
+        here = measured(s.point, s.i, s.o)
         if s.verdict == "wrong" and not (here.wrong.any() or here.sparse):
             louder = Point(s.point.subject, s.point.values, s.point.dice, s.factors)
-            here = measured(louder, s.i, s.o, tolerance)
+            here = measured(louder, s.i, s.o)
+        if not here.subject.reference and self.is_excused(s, here):
+            return
+        # If not all elements are examined, the wrong one may not be among them.
+        if here.wrong.any() or s.verdict == "wrong" and here.sparse:
+            self.wrong.setdefault((s.i, s.o), []).append(here)
+        elif s.here and here.whole:
+            self.right.add((s.i, s.o))
+
+    def is_excused(self, s, here):
+        """Is it that differences say too little, or of changes that nobody makes?"""
+        is_wrong = here.wrong.any()
         if (
-            not here.subject.reference
-            and (here.wrong.any() or s.verdict == "wrong")
+            (is_wrong or s.verdict == "wrong")
             and is_symmetric(here.x)
             and right_if_symmetric(s.point, here)
         ):
             self.notes.append(SYMMETRIC_ONLY(here.input))
-        elif here.subject.reference:
-            if here.wrong.any():
-                self.wrong.setdefault((s.i, s.o), []).append(here)
-        elif here.wrong.any() and not adds_up(s.point, here):
+        elif is_wrong and not adds_up(s.point, here):
             self.notes.append(KINK(here.input))
-        elif here.wrong.any() and (size := exact_to(s.point, here)):
+        elif is_wrong and (size := exact_to(s.point, here)):
             self.coarse.setdefault((s.i, s.o), size)
-        # If not all elements are examined, the wrong one may not be among them.
-        elif here.wrong.any() or s.verdict == "wrong" and here.sparse:
-            self.wrong.setdefault((s.i, s.o), []).append(here)
-        elif s.here and here.whole:
-            self.right.add((s.i, s.o))
+        else:
+            return False
+        return True
 
     def of_coarse(self, i, size):
         """The note about an input that wide steps judge."""
@@ -143,7 +147,7 @@ def exact_to(point, here):
             here.row(point.dice.direction(here.x))[here.elements] * here.trusted
         )
         move = {here.i: u.reshape(here.shape).to(here.x.dtype)}
-        along = WideSteps(point.subject.forward, point.values, move)
+        along = WideSteps(point, move)
         slope = vs @ along.slopes[here.o]
         given, expected = (
             rows @ u[here.elements] for rows in (here.sampled, here.expected)
@@ -166,5 +170,5 @@ def right_if_symmetric(point, here):
     u = point.dice.direction(here.x, symmetric=True)
     slope, v = point.slopes(here.i, u)[here.o], as_vector(here.vs[0])
     products = as_vector(point.given(here.o)[0][here.i]) * as_vector(u)
-    floor = max(1e-11, point.subject.eps) * (v * point.y0[here.o]).norm()
-    return agrees(v, slope, products, here.tolerance, floor)
+    floor = max(1e-11, point.eps) * (v * point.y0[here.o]).norm()
+    return agrees(v, slope, products, here.point.tolerance, floor)

@@ -52,17 +52,7 @@ def screened(exam, points):
             if subject.reference:
                 suspected += beside_reference(exam, point, here)
                 continue
-            judge = functools.partial(
-                Screening,
-                subject.forward,
-                point.vjp,
-                values,
-                exam.dice,
-                subject.eps,
-                exam.tolerance,
-                point.y0,
-                2 if here else 1,
-            )
+            judge = functools.partial(Screening, point, turns=2 if here else 1)
             found = judge()
             verdicts, factors = found.verdict, found.weights
             if found.doubts and here:
@@ -94,7 +84,7 @@ def beside_reference(exam, point, here):
     verdicts = {}
     for o in exam.graded:
         for i in range(len(point.values)):
-            found = measured(point, i, o, exam.tolerance)
+            found = measured(point, i, o)
             verdicts[i, o] = "wrong" if found.wrong.any() else "right"
     count_judged(exam, verdicts)
     for x in exam.judged:

@@ -16,13 +16,12 @@ from ..function.isolation import CallError, phase
 from ..function.precision import Grain
 from ..function.private import is_a_users
 from ..function.source import closure, nodes_of, place_of, saving
-from ..function.subject import graph, name_of
+from ..function.subject import graph, name_of, tolerance
 from ..function.tensors import Dice, as_vector, is_number, shaped
 from ..measure.screening import Screening
 from ..measure.slopes import moved_by
 from ..report import CUT_OFF, error, note, warning
 from ..words import N_, _, listed, quoted
-from .examination import tolerance
 
 REFUSED = (
     r"once_differentiable|twice|second[- ](order|derivative)|double[- ]backward"
@@ -79,7 +78,8 @@ class Gradients:
     Of the inputs, and of the grad_outputs of graded outputs.
 
     values: the point at which it is examined: the inputs, then the grad_outputs
-    which:  the numbers of the inputs that have a gradient, known once it was `recorded`
+    which:  the numbers of the inputs that have a gradient; eps: the coarsest on the way
+            to them; both are known once it was `recorded`
     """
 
     def __init__(self, exam):
@@ -87,7 +87,7 @@ class Gradients:
         self.outputs = len(exam.vs)
         self.graded = exam.graded
         self.values = [*exam.subject.values, *(exam.vs[k] for k in self.graded)]
-        self.which = []
+        self.which, self.dice = [], exam.dice
 
     def at(self, values, create=False):
         """The gradients there, what they depend on, and the run of which they are."""
@@ -100,19 +100,22 @@ class Gradients:
         return self.subject.backward(run, vs, create=create), run.leaves + leaves, run
 
     def recorded(self):
-        """Those that there are, with their graph.
-
-        And the coarsest eps on the way to them.
-        """
+        """Those that there are, with their graph."""
         with Grain(self.values) as watch:
             grads = self.at(self.values, create=True)[0]
         self.which = [i for i, grad in enumerate(grads) if grad is not None]
         some = [grads[i] for i in self.which]
-        return some, max([self.subject.eps, *filter(None, watch.of(some))])
+        self.eps = max([self.subject.eps, *filter(None, watch.of(some))])
+        self.tolerance = 10 * tolerance(self.eps)
+        return some
 
     def forward(self, values):
         grads = self.at(values)[0]
         return [as_vector(grads[i]) for i in self.which]
+
+    @functools.cached_property
+    def y0(self):
+        return self.forward(self.values)
 
     def vjp(self, ws):
         """Their derivatives, for {o: w}: by autograd through backward."""
@@ -135,12 +138,12 @@ class Gradients:
         As where backward reads a rounded copy that forward saved: its steps hide what
         differences would show. A move of many steps shows it.
         """
-        found, here = {}, self.forward(self.values)
-        for o, j in itertools.product(range(len(here)), range(self.count)):
-            if not self.vjp({o: here[o]})[j].any():
+        found = {}
+        for (o, here), j in itertools.product(enumerate(self.y0), range(self.count)):
+            if not self.vjp({o: here})[j].any():
                 moved = [0.7 * v if k == j else v for k, v in enumerate(self.values)]
-                change = self.forward(moved)[o] - here[o]
-                if change.norm() > 0.1 * here[o].norm():
+                change = self.forward(moved)[o] - here
+                if change.norm() > 0.1 * here.norm():
                     found[j, o] = "wrong"
         return found
 
@@ -154,22 +157,12 @@ def second_derivative(exam):
         return  # no graph leads to what is added
     try:
         of = Gradients(exam)
-        some, eps = of.recorded()
-        if (unrecorded := not_recorded(some, subject)) is not None:
+        if (unrecorded := not_recorded(of.recorded(), subject)) is not None:
             yield from unrecorded
             return
-        judge = functools.partial(
-            Screening,
-            of.forward,
-            of.vjp,
-            of.values,
-            exam.dice,
-            eps,
-            10 * tolerance(eps),
-            floor=1e-9,
-        )
+        judge = functools.partial(Screening, of, floor=1e-9)
         verdicts = judge().verdict
-        if eps > ROUGH_EPS:
+        if of.eps > ROUGH_EPS:
             verdicts |= of.constant_though_they_move()
         count_second(exam, verdicts, of.which)
         yield from not_finite(exam, of, verdicts)
@@ -208,13 +201,10 @@ def not_finite(exam, of, verdicts):
     """The finding that a second derivative is nan or inf, where differences are not."""
     unsure = [pair for pair, verdict in verdicts.items() if verdict == "unsure"]
     for j, o in (pair for pair in unsure if pair[0] < of.count):
-        y0 = of.forward(of.values)
-        if of.vjp({o: torch.ones_like(y0[o])})[j].isfinite().all():
+        if of.vjp({o: torch.ones_like(of.y0[o])})[j].isfinite().all():
             continue
         move = {j: exam.dice.direction(of.values[j])}
-        if changes_smoothly(
-            functools.partial(moved_by, of.forward, of.values, move), o
-        ):
+        if changes_smoothly(functools.partial(moved_by, of, move), o):
             x, by = exam.subject.inputs[of.which[o]], exam.subject.inputs[j]
             yield NOT_FINITE(x, which=f"`{x}`", by=f"`{by}`")
             return

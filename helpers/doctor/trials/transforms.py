@@ -11,16 +11,16 @@ from torch.autograd import Function, forward_ad
 
 from ..causes.exceptions import told
 from ..causes.where import relation
-from ..function.isolation import CallError, phase, reseed
+from ..function.isolation import CallError, phase
 from ..function.private import FUNCTORCH, is_a_users
 from ..function.tensors import (
+    Dice,
     as_vector,
-    differentiable,
     largest,
     shaped,
-    tensors,
     worst,
 )
+from ..measure.point import Point
 from ..measure.slopes import slopes_along
 from ..report import error
 from ..words import N_, _, listed
@@ -38,14 +38,6 @@ def declaring(exam, *names):
         for cls in filter(is_a_users, exam.subject.functions)
         if any(getattr(cls, name) is not getattr(Function, name) for name in names)
     }
-
-
-def called(exam, given):
-    """The outputs that can have a gradient, for these tensors as they are."""
-    reseed(0)
-    result, _state = exam.subject.call([t.clone() for t in given])
-    found = tensors(result)
-    return [t for _, t in found if differentiable(t)]
 
 
 # --- forward mode ---------------------------------------------------------------------
@@ -106,21 +98,21 @@ def moved(exam, us):
         for i, u in us.items():
             k = subject.examined[i]
             given[k] = forward_ad.make_dual(given[k], u)
-        pairs = [forward_ad.unpack_dual(o) for o in called(exam, given)]
+        pairs = [forward_ad.unpack_dual(o) for o in subject.outputs(given)]
     return [torch.zeros_like(y) if t is None else t for y, t in pairs]
 
 
 def against_differences(exam, us, found, **words):
     """The finding for the first output with a wrong tangent, or None."""
-    subject, y0 = exam.subject, [as_vector(o) for o in exam.run.outputs]
+    subject = exam.subject
     if subject.reference:  # which need not be smooth
         return None
-    slopes = slopes_along(subject.forward, subject.values, us, y0, subject.eps)
+    slopes = slopes_along(Point(subject, subject.values, Dice()), us)
     for o, (tangent, slope) in enumerate(zip(found, slopes, strict=True)):
         if o not in exam.graded:
             continue
         given = as_vector(tangent)
-        limit = 10 * slope.error + exam.tolerance * largest(slope.value)
+        limit = 10 * slope.error + subject.tolerance * largest(slope.value)
         expected = torch.where(slope.trusted, slope.value, given)
         wrong = (given - expected).abs().nan_to_num(torch.inf) > limit
         if wrong.any():
@@ -220,7 +212,9 @@ def compared(exam, pairs, batched, dim, loop):
     for k in subject.examined:
         given[k] = given[k].clone().requires_grad_()
     with phase("vmap"):
-        over = torch.func.vmap(lambda *ts: called(exam, ts), in_dims, randomness="same")
+        over = torch.func.vmap(
+            lambda *ts: subject.outputs(ts), in_dims, randomness="same"
+        )
         outputs = over(*given)
     due = [torch.stack(pair) for pair in zip(*(run for run, _ in loop), strict=True)]
     found = [(_("result"), o, pair) for o, pair in zip(outputs, due, strict=True)]
@@ -240,7 +234,7 @@ def compared(exam, pairs, batched, dim, loop):
             found.append((_("gradient of `{x}`").format(x=subject.names[k]), grad, due))
     for what, a, b in found:
         if a.shape != b.shape or not exam.same(
-            a, b, exam.tolerance * largest(as_vector(b))
+            a, b, subject.tolerance * largest(as_vector(b))
         ):
             return {"values": worst(a, b), "what": what}
     return None
