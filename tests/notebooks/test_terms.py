@@ -12,7 +12,7 @@ INTRODUCED = {  # the chapter and the cell that say what it is
     "once_differentiable": "05 c028",
     "Hessian": "05 a-hessian-times-a-vector-without-the-hes",
     "involution": "07 c002",
-    "emulator": "07 one-thread-one-element",
+    "emulator": "07 predict-thread-asked",
     "template": "07 the-forward-kernel",
     "dispatcher": "08 c027",
     "schema": "08 c027",
