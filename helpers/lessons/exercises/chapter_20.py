@@ -268,7 +268,13 @@ class Anew(Function):
                     x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
                     for x in inputs
                 ]
-                return grad(ctx.fn(*leaves), leaves, cotangents, create_graph=again)
+                return grad(
+                    ctx.fn(*leaves),
+                    leaves,
+                    cotangents,
+                    create_graph=again,
+                    materialize_grads=True,
+                )
 
         return None, *Anew.apply(pull_back, *tensors, *grad_outputs)
 
