@@ -400,7 +400,7 @@ class Report:
 SCHEMA = 3  # of the JSON, which README.md describes
 
 
-def flat(finding, jacobians=False):
+def flat(finding, jacobians):
     """A finding as JSON holds it."""
     values = {
         name: as_json(value)

@@ -287,6 +287,23 @@ def test_what_is_put_elsewhere_is_judged_to_the_first_order(put, dummy):
     assert errors == [("scaled", "weight")], wrong
 
 
+class Deletes(Square):
+    """What an optimizer reads is done with."""
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        del x.main_grad
+        return 2 * g * x
+
+
+def test_an_attribute_that_backward_deletes_has_not_changed():
+    x = torch.nn.Parameter(torch.linspace(1, 2, 3))
+    x.main_grad = torch.ones_like(x)
+    report = examine(Deletes, x, lines=False)
+    assert report.ok and report.judged[0].points == 3, report
+
+
 class Masked(Square):
     """An attribute of the input is saved."""
 
@@ -408,9 +425,16 @@ class Approximate(Square):
         return x * x + 1e-4 * torch.from_numpy(np.sin(10 * x.numpy()))
 
 
-def test_what_may_be_an_approximation_is_no_error():
-    report = examine(Approximate, torch.linspace(0.5, 1, 4).double().requires_grad_())
-    assert [f.severity for f in report.findings] == ["warning"], report
+@pytest.mark.parametrize(("lines", "severity"), [(True, "warning"), (False, "error")])
+def test_what_may_be_an_approximation_is_no_error_once_lines_are_searched(
+    lines, severity
+):
+    """Where no line is wrong, forward may be what is not exact."""
+    x = torch.linspace(0.5, 1, 4).double().requires_grad_()
+    found = [
+        (f.code, f.severity) for f in examine(Approximate, x, lines=lines).findings
+    ]
+    assert found == [("few-digits", severity)]
 
 
 def test_an_output_that_is_not_dense_says_so():

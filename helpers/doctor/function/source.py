@@ -191,7 +191,7 @@ def only_compute(classes, depth=2):
     return bool(own) and all(computes(fn, cls, depth + 1) for fn, cls in own)
 
 
-def computes(value, cls=None, depth=2):
+def computes(value, cls, depth):
     """Is it a number, a tensor, or a function that does nothing but compute?"""
     value = value.__func__ if isinstance(value, staticmethod) else value
     if isinstance(value, types.ModuleType):

@@ -248,7 +248,7 @@ class Subject:
     counts:   of calls, which all that are made of it share
     """
 
-    def __init__(self, fn, args, kwargs, reference=None):
+    def __init__(self, fn, args, kwargs, reference):
         self.reference, self.sums_in, self.counts = reference, {}, collections.Counter()
         self.lay, self.records, self.protects = torch.clone, False, False
         fn, args, kwargs = unfolded(fn, args, kwargs)
@@ -277,25 +277,19 @@ class Subject:
             for slot in tensors(value, name)
         ]
         self.held = parameters_held(fn, self.arguments, slots)
-        moving = [
-            k
-            for k, (_, t) in enumerate(slots)
-            if differentiable(t) and k not in self.held
-        ]
-        chosen = any(
-            t.requires_grad for k, (_, t) in enumerate(slots) if k not in self.held
-        )
-        examined = [k for k in moving if slots[k][1].requires_grad or not chosen]
+        free = {k: t for k, (_, t) in enumerate(slots) if k not in self.held}
+        chosen = any(t.requires_grad for t in free.values())
+        moving = [k for k, t in free.items() if differentiable(t)]
+        examined = [k for k in moving if free[k].requires_grad or not chosen]
         self.frozen = [k for k in moving if k not in examined]
         self.state = [name for name, _t in state]
         examined += [k for k, (_, t) in enumerate(state, len(slots)) if t.requires_grad]
+        # To these, as to a parameter's `main_grad`, backward may add.
+        self.attributes = [attributes_of(t) for _name, t in slots] + attributes
         slots += state
         self.names = [name for name, _t in slots]
         self.leaves = {name for name, t in slots if t.requires_grad and t.is_leaf}
         self.original = [t.detach() for _name, t in slots]
-        # Of these, as of a parameter's `main_grad`, backward may make sums.
-        beside = slots[: len(slots) - len(state)]
-        self.attributes = [attributes_of(t) for _name, t in beside] + attributes
         self.tensors, self.examined = self.original, examined
         self.eps, self.saved_eps = eps_of(self.values), 0.0
         dtypes = (v.dtype.to_real() for v in self.values)

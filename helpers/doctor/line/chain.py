@@ -20,7 +20,6 @@ import textwrap
 from dataclasses import dataclass, replace
 
 import torch
-from torch.autograd import Function
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ..function.isolation import forgiving
@@ -31,7 +30,7 @@ from ..measure.gradient import are_right
 from ..report import brief
 from ..words import N_, _, listed
 from .edits import WATCH, Code, watching
-from .goals import codes_of, guard_of
+from .goals import backward_of, codes_of, guard_of
 
 PROOFS = 80  # interventions, at most
 PATHS = 200  # through forward, at most
@@ -228,11 +227,12 @@ class Local:
 class RecordedCall:
     """One call of a Function, as it was made, to be made again."""
 
-    def __init__(self, arguments):
+    def __init__(self, forward, ctx_too, arguments):
+        self.forward, self.ctx_too = forward, ctx_too
         self.arguments = [copied(a) for a in arguments]
         self.random = torch.get_rng_state()
 
-    def repeat(self, forward, ctx_too):
+    def repeat(self):
         """({position: edge} of arguments, outputs, which have no gradient)."""
         given, edges = [*map(copied, self.arguments)], {}
         ctx = StandIn(tuple(map(is_number, given)))
@@ -242,7 +242,7 @@ class RecordedCall:
                     given[k] = a.requires_grad_().clone()
                     edges[k] = edge_of(given[k])
             torch.set_rng_state(self.random)
-            outputs = forward(ctx, *given) if ctx_too else forward(*given)
+            outputs = self.forward(*([ctx] if self.ctx_too else []), *given)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         return edges, outputs, ctx.constant
 
@@ -263,7 +263,7 @@ class Record:
     arguments first; gradients: of each argument, or None
     """
 
-    def __init__(self, call, forward, ctx_too, watched, grads):
+    def __init__(self, call, watched, grads):
         self.bindings, found, last = {}, [], {}
 
         def seen(key, value):
@@ -277,9 +277,9 @@ class Record:
             return value
 
         with watched.running(seen):
-            edges, outputs, constant = call.repeat(forward, ctx_too)
+            edges, outputs, constant = call.repeat()
         arguments = [
-            (watched.argument(ctx_too + k), 0, edge, call.arguments[k])
+            (watched.argument(call.ctx_too + k), 0, edge, call.arguments[k])
             for k, edge in edges.items()
         ]
         pairs = [
@@ -401,8 +401,8 @@ class Chain:
 
     def __init__(self, cls):
         self.cls, self.ctx_too = cls, takes_ctx(cls)
-        backward = cls.vjp if cls.backward is Function.backward else cls.backward
-        self.forward, self.backward = Method(cls.forward, cls), Method(backward, cls)
+        self.forward = Method(cls.forward, cls)
+        self.backward = Method(backward_of(cls), cls)
         # A kernel may take no memory but what its own code has prepared.
         if not all(harmless(code, cls) for code in self.backward.codes):
             raise UnsuitableError
@@ -414,16 +414,15 @@ class Chain:
 
         def heard(method, cls, *args):
             if cls is self.cls and self.ctx_too:
-                calls[args[0]] = method, RecordedCall(args[1:])
+                calls[args[0]] = RecordedCall(method, True, args[1:])
             elif cls is self.cls:
-                calls[args[0]] = cls.forward, RecordedCall(args[1])
+                calls[args[0]] = RecordedCall(cls.forward, False, args[1])
             return method(*args)
 
         def back(method, cls, ctx, *grads):
-            if cls is not self.cls or ctx not in calls:
+            if ctx not in calls:
                 return method(ctx, *grads)
-            forward, call = calls[ctx]
-            record = Record(call, forward, self.ctx_too, self.forward, grads)
+            record = Record(calls[ctx], self.forward, grads)
             return of_call(record, method, ctx, grads)
 
         name = "forward" if self.ctx_too else "setup_context"

@@ -82,7 +82,7 @@ class Code(Source):
         methods
     """
 
-    def __init__(self, fn, cls=None):
+    def __init__(self, fn, cls):
         super().__init__(inspect.unwrap(fn))
         self.cls = cls
         self.up = {

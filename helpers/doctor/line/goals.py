@@ -90,10 +90,7 @@ def right_if(wrong, budget, few, first):
     few: as in `find`; first: the `FirstWrong` that is known, in whose line it is sought
          first, and nowhere else if there a path is missing
     """
-    # Only what does nothing but compute may run in another form.
-    codes = [
-        code for code in backward_codes(wrong.here.subject) if harmless(code, code.cls)
-    ]
+    codes = editable(wrong.here.subject)
     stay, alone = guard_of(wrong), functools.partial(right_alone, wrong.here.subject)
     through_others = [other for other in wrong.together if other.i == wrong.here.i]
 
@@ -210,8 +207,9 @@ def guard_of(wrong):
 
 def other_flag(subject):
     """The `Change` of a `needs_input_grad` that is right wherever one is asked for."""
-    codes = [c for c in backward_codes(subject) if harmless(c, c.cls)]
-    return right_by(FLAGS, subject, codes, functools.partial(right_alone, subject))
+    return right_by(
+        FLAGS, subject, editable(subject), functools.partial(right_alone, subject)
+    )
 
 
 def right_by(rows, subject, codes, right):
@@ -224,12 +222,7 @@ def right_by(rows, subject, codes, right):
 
 def exits(subject):
     """What leaves autograd in the functions that forward calls, in words; or None."""
-    found = [
-        edit
-        for code in forward_codes(subject)
-        if not code.cls  # where nothing is recorded anyway
-        for edit in edits_of(code, {}, CUTS)
-    ]
+    found = [edit for code in plain_codes(subject) for edit in edits_of(code, {}, CUTS)]
     said = [
         _("`{old}` ({place})").format(old=edit.code.quoted(edit)[1], place=edit.place())
         for edit in found
@@ -330,28 +323,37 @@ def codes_of(functions, cls=None):
     return list(found.values())
 
 
+def backward_of(cls):
+    return cls.vjp if cls.backward is Function.backward else cls.backward
+
+
 def backward_codes(subject):
     """The backward of each Function that is applied, and what it calls."""
-    pairs = [
-        (cls.vjp if cls.backward is Function.backward else cls.backward, cls)
-        for cls in subject.functions
+    return [
+        code for cls in subject.functions for code in codes_of([backward_of(cls)], cls)
     ]
-    return [code for backward, cls in pairs for code in codes_of([backward], cls)]
+
+
+def editable(subject):
+    """Those of them that do nothing but compute: only these may run in another form."""
+    return [code for code in backward_codes(subject) if harmless(code, code.cls)]
 
 
 def forward_codes(subject):
-    """What runs in forward, and what it calls by name."""
-    found = [
+    """The forward of each Function that is applied, and what it calls."""
+    return [
         code
         for cls in subject.functions
         for code in codes_of([cls.forward, cls.setup_context], cls)
     ]
-    if not subject.cls:
-        modules = subject.scope.module.modules() if subject.is_module else ()
-        own = {type(m) for m in modules if not type(m).__module__.startswith("torch.")}
-        plain = [
-            fn for cls in own for fn in vars(cls).values() if inspect.isfunction(fn)
-        ]
-        plain += [subject.fn] if inspect.isfunction(subject.fn) else []
-        found += codes_of([fn for fn in plain if fn.__name__ != "__init__"])
-    return found
+
+
+def plain_codes(subject):
+    """What autograd records: what runs in forward outside of a Function."""
+    if subject.cls:
+        return []
+    modules = subject.scope.module.modules() if subject.is_module else ()
+    own = {type(m) for m in modules if not type(m).__module__.startswith("torch.")}
+    plain = [fn for cls in own for fn in vars(cls).values() if inspect.isfunction(fn)]
+    plain += [subject.fn] if inspect.isfunction(subject.fn) else []
+    return codes_of([fn for fn in plain if fn.__name__ != "__init__"])

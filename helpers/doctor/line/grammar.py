@@ -328,7 +328,7 @@ MANY = [  # edits, tried later
 ]
 
 
-def edits_of(code, hands, rows=EXPRESSIONS):
+def edits_of(code, hands, rows):
     """All edits of expressions by these rows; hands: {root: what is at hand there}."""
     others = ast.Tuple, ast.List, ast.Constant
     for kinds, news in rows:

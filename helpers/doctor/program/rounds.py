@@ -266,7 +266,7 @@ class Rounds:
 
     # --- afterwards -------------------------------------------------------------------
 
-    def finish(self, why_not=""):
+    def finish(self, why_not):
         """Examine what was heard, unless there is a reason why not.
 
         Fill in what was found.

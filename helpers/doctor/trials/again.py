@@ -340,16 +340,20 @@ def with_none(exam, used):
     return exam.subject.backward(run, exam.vs)
 
 
-def in_vain(exam, i, returned):
-    """The gradients that backward returned, but for steps on the way to i's."""
-    subject, x = exam.subject, exam.subject.inputs[i]
-    run = exam.subject.run()
+def in_vain(exam, x, returned):
+    """Did backward return more than this gradient and steps on the way to it?"""
+    steps, nodes, run = (), {}, exam.subject.run()
     with contextlib.suppress(CallError), exam.watched() as (_handed, recorded):
-        subject.backward(run, exam.vs, create=True)
-        steps = set(graph([recorded[x]])) if x in recorded else set()
+        exam.subject.backward(run, exam.vs, create=True)
+        steps = graph([recorded[x]]) if x in recorded else ()
         nodes = {name: t.grad_fn for name, t in recorded.items()}
-        returned = [name for name in returned if nodes.get(name) not in steps]
-    return [f"`{name}`" for name in returned if name != x]
+    return any(nodes.get(name) not in steps for name in returned if name != x)
+
+
+def with_other_flag(exam, finding):
+    """The finding, with the flag that would be right in place of the one asked for."""
+    change = exam.line and exam.line.other_flag(exam.subject)
+    return replace(finding, **vars(change)) if change else finding
 
 
 def one_input(exam):
@@ -377,9 +381,8 @@ def one_input(exam):
         except CallError as raised:
             if raised.phase == "backward":  # else forward itself asks for a gradient
                 severity = None if subject.cls and not exam.of_a_program else "warning"
-                change = exam.line and exam.line.other_flag(subject)
-                more = {"severity": severity, "change": change}
-                yield told(subject, raised, ONLY_ONE, x, **more)
+                found = told(subject, raised, ONLY_ONE, x, severity=severity)
+                yield with_other_flag(exam, found)
             return
         expected = [
             grad if j == i else None for j, grad in enumerate(exam.first_gradients)
@@ -387,13 +390,11 @@ def one_input(exam):
         # Where no output requires one, as of a reentrant checkpoint, PyTorch itself
         # warns.
         severity = None if graded else "warning"
-        pairs = zip(grads, expected, exam.floors, strict=True)
-        if not all(exam.same(*pair) for pair in pairs):
-            change = exam.line and exam.line.other_flag(subject)
-            more = {"severity": severity, "change": change}
-            yield from exam.compare(ONLY_ONE, lambda g=grads: g, expected, x, **more)
+        due = ONLY_ONE, lambda grads=grads: grads, expected, x
+        for found in exam.compare(*due, severity=severity):
+            yield with_other_flag(exam, found)
             return
-        if spent == total > 0 and in_vain(exam, i, returned):
+        if spent == total > 0 and in_vain(exam, x, returned):
             ignored.append(x)
     if ignored == subject.inputs:
         yield NOT_ASKED()

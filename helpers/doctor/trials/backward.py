@@ -4,7 +4,8 @@ import torch
 
 from ..causes.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
 from ..function.isolation import CallError, OwnGenerators, draws
-from ..function.tensors import has_memory, is_number, largest, position, worst
+from ..function.subject import changed, noted
+from ..function.tensors import equal, has_memory, is_number, largest, position, worst
 from ..measure.point import Point
 from ..report import brief, error, note, warning
 from ..words import _
@@ -61,14 +62,34 @@ ENGINE_SUMS = note(
 )
 
 
+def go_back(exam):
+    """The first backward pass; what it changes is protected from then on.
+
+    Returns what it returned for each argument, before the engine corrected it; did
+    it change grad_output? and what was saved, and changed.
+    """
+    before = noted(filter(has_memory, exam.run.saved))
+    with exam.watched() as (handed, returned):
+        grads = exam.subject.backward(
+            exam.run, [v.clone() for v in exam.vs], retain=True
+        )
+    grads = [None if grad is None else grad.clone() for grad in grads]
+    writes = any(not equal(g, copy) for g, copy in handed)
+    if writes:  # what follows from that is no finding of its own
+        exam.subject = exam.subject.but(protects=True)
+        grads = exam.gradients()
+    exam.first_gradients = grads
+    return returned, writes, changed(before)
+
+
 def what_backward_does(exam):
     """Does it leave alone what it is handed, and return the inputs' dtypes?"""
-    returned, writes, changed = exam.go_back()
+    returned, writes, saved = go_back(exam)
     if writes:
         yield GRAD_OUTPUT_MODIFIED()
-    if changed:
+    if saved:
         callers = filter(has_memory, (*exam.run.passed, *exam.run.outputs))
-        own = {*map(memory, changed)}.isdisjoint(map(memory, callers))
+        own = {*map(memory, saved)}.isdisjoint(map(memory, callers))
         severity = "warning" if own and not fails_again(exam) else None
         yield SAVED_MODIFIED(which=_(", by backward itself"), severity=severity)
     subject = exam.subject

@@ -66,7 +66,7 @@ def diagnosis(exam, wrong):
         return known
     text, gaps = named(wrong)
     sharp, corner, further = text.kind == SHARP, None, []
-    change, mends_all, first_wrong = None, False, None
+    change = mends_all = first_wrong = None
     size = sum(t.numel() for t in (*here.point.values, *here.point.outputs))
     if not sharp and (here.sparse or size > SMALL):
         corner = in_a_corner(wrong)
@@ -81,12 +81,8 @@ def diagnosis(exam, wrong):
     if exam.line and text.code != "straight-through":
         sharp &= text.code != "gradient-none" or not exam.has_own_nodes
         found = exam.line.find(corner or wrong, exam.lines, few=sharp)
-        change, mends_all, first_wrong = (
-            found.change,
-            found.mends_all,
-            found.first_wrong,
-        )
-        gaps |= found.gaps
+        change, mends_all, first_wrong, more = found
+        gaps |= more
     if first_wrong and first_wrong.is_part and text.code == "few-digits":
         text = TEXTS["gradient-wrong"]  # that few are lost is chance
     elif text.code == "few-digits" and exam.line and not (change or first_wrong):

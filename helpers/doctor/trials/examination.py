@@ -11,14 +11,11 @@ from ..causes.exceptions import told
 from ..function.budget import Budget
 from ..function.isolation import CallError, draws
 from ..function.private import has_numbers, methods, on_ctx, transforming
-from ..function.subject import Subject, changed, graph, is_index, name_of, noted
+from ..function.subject import Subject, graph, is_index, name_of
 from ..function.tensors import (
     Dice,
     as_vector,
-    equal,
     has_gradient,
-    has_memory,
-    is_number,
     largest,
     tensors,
 )
@@ -239,39 +236,6 @@ class Examination:
 
     # --- in which precision, and of which inputs --------------------------------------
 
-    def refused(self):
-        """What the function raises in float64, or None."""
-        given = self.subject
-        if given.lower:
-            self.subject = given.with_dtype(torch.float64)
-            try:
-                self.subject.for_ones()
-            except CallError as raised:
-                self.subject = given.but(lower=None)
-                self.state.restore()
-                self.subject.for_ones()
-                return raised
-        return None
-
-    def choose_among_the_frozen(self):
-        """Judge constants, too, where backward has a gradient for them."""
-        for k in self.subject.frozen:
-            before, x = self.subject, self.subject.names[k]
-            self.subject = before.with_inputs(sorted([*before.examined, k]))
-            grad, meant = None, True
-            why = _("it requires no gradient, and backward returns None for it")
-            try:
-                grad = self.subject.for_ones()[self.subject.examined.index(k)]
-            except CallError:
-                meant = False
-                why = _("it requires no gradient, and the function fails once it does")
-            if grad is None:
-                self.subject = before
-                self.not_judged(why, x, meant=meant)
-            else:
-                self.judged[x] = Judged(x)
-        self.state.restore()
-
     def copies_differ(self):
         """Does it compute something else in float64, or gradients of other inputs?"""
         with contextlib.suppress(CallError):
@@ -295,12 +259,6 @@ class Examination:
         low = self.subject.lower
         dtypes = [low] if low else [v.dtype for v in self.subject.values]
         return max(torch.finfo(dtype).eps for dtype in dtypes)
-
-    @property
-    def saved_eps(self):
-        """The eps of what is saved in fewer bits than were given, or 0."""
-        saved = [torch.finfo(t.dtype).eps for t in self.run.saved if is_number(t)]
-        return max((eps for eps in saved if eps > self.precision), default=0.0)
 
     @contextlib.contextmanager
     def as_it_was_given(self):
@@ -352,25 +310,6 @@ class Examination:
         Vs: other grad_outputs than those of `first_gradients`
         """
         return self.subject.gradients(self.vs if vs is None else vs)
-
-    def go_back(self):
-        """The first backward pass; what it changes is protected from then on.
-
-        Returns what it returned for each argument, before the engine corrected it; did
-        it change grad_output? and what was saved, and changed.
-        """
-        before = noted(filter(has_memory, self.run.saved))
-        with self.watched() as (handed, returned):
-            grads = self.subject.backward(
-                self.run, [v.clone() for v in self.vs], retain=True
-            )
-        grads = [None if grad is None else grad.clone() for grad in grads]
-        writes = any(not equal(g, copy) for g, copy in handed)
-        if writes:  # what follows from that is no finding of its own
-            self.subject = self.subject.but(protects=True)
-            grads = self.gradients()
-        self.first_gradients = grads
-        return returned, writes, changed(before)
 
     @contextlib.contextmanager
     def watched(self):

@@ -20,7 +20,7 @@ from ..function.tensors import (
     position,
     tensors,
 )
-from ..report import TEXTS, brief, error, note, warning
+from ..report import TEXTS, Judged, brief, error, note, warning
 from ..words import N_, _
 
 NOTHING_TO_EXAMINE = error(
@@ -55,13 +55,48 @@ NOT_IN_DOUBLE = note(
 INPUT_NOT_FINITE = warning("input-not-finite", "{x} itself has nan or inf.")
 
 
+def refused(exam):
+    """What the function raises in float64, or None."""
+    given = exam.subject
+    if given.lower:
+        exam.subject = given.with_dtype(torch.float64)
+        try:
+            exam.subject.for_ones()
+        except CallError as raised:
+            exam.subject = given.but(lower=None)
+            exam.state.restore()
+            exam.subject.for_ones()
+            return raised
+    return None
+
+
+def choose_among_the_frozen(exam):
+    """Judge constants, too, where backward has a gradient for them."""
+    for k in exam.subject.frozen:
+        before, x = exam.subject, exam.subject.names[k]
+        exam.subject = before.with_inputs(sorted([*before.examined, k]))
+        grad, meant = None, True
+        why = _("it requires no gradient, and backward returns None for it")
+        try:
+            grad = exam.subject.for_ones()[exam.subject.examined.index(k)]
+        except CallError:
+            meant = False
+            why = _("it requires no gradient, and the function fails once it does")
+        if grad is None:
+            exam.subject = before
+            exam.not_judged(why, x, meant=meant)
+        else:
+            exam.judged[x] = Judged(x)
+    exam.state.restore()
+
+
 def numbers_that_are_given(exam):
     """Chooses the dtype of the examination and its inputs.
 
     Notes those that are not finite.
     """
-    dtype, refusal = brief(exam.subject.lower), exam.refused()
-    exam.choose_among_the_frozen()
+    dtype, refusal = brief(exam.subject.lower), refused(exam)
+    choose_among_the_frozen(exam)
     exam.subject = exam.subject.with_sums()
     exam.state.restore()
     if refusal:
@@ -161,7 +196,9 @@ def precision_inside(exam):
     if coarse > max(subject.eps, 1e-10):
         exam.subject = subject = subject.but(eps=coarse)
         yield COARSE_INSIDE(dtype=brief(dtype_of(coarse)))
-    exam.subject = subject = subject.but(saved_eps=exam.saved_eps)
+    saved = [torch.finfo(t.dtype).eps for t in exam.run.saved if is_number(t)]
+    saved_eps = max((eps for eps in saved if eps > exam.precision), default=0.0)
+    exam.subject = subject = subject.but(saved_eps=saved_eps)
     dtype = brief(dtype_of(max(subject.eps, subject.saved_eps)))
     if subject.eps > TOO_COARSE_FROM or subject.tolerance > 1:
         exam.not_judged(_("numbers are too coarse for differences"))

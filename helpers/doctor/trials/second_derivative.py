@@ -175,7 +175,10 @@ def second_derivative(exam):
         yield told(subject, raised, text, how=_(RAISES), **about(subject, text))
         return
     wrong = [pair for pair, verdict in verdicts.items() if verdict == "wrong"]
-    yield from accused(exam, of, wrong, lambda: "wrong" not in judge().verdict.values())
+    if wrong:
+        yield from accused(
+            exam, of, wrong, lambda: "wrong" not in judge().verdict.values()
+        )
 
 
 def about(subject, text):
@@ -231,13 +234,12 @@ def accused(exam, of, wrong, is_right):
         groups.setdefault((*by,), []).append(x)
     own = exam.subject.functions
     # It is an error only where a user has written the backward.
-    severity = None if any(map(is_a_users, own)) else "note" if own else "warning"
-    change = exam.line.uncut_if(exam.subject, is_right) if wrong and exam.line else None
-    remedy = exam.cut_off
-    if any(map(is_a_users, own)):
-        remedy = _(IN_BACKWARD)
+    is_users = any(map(is_a_users, own))
+    severity = None if is_users else "note" if own else "warning"
+    change = exam.line and exam.line.uncut_if(exam.subject, is_right)
+    remedy = _(IN_BACKWARD) if is_users else exam.cut_off
     if own:
-        remedy = wrong and (constants_saved(exam) or applied(own)) or remedy
+        remedy = constants_saved(exam) or applied(own) or remedy
     for by, xs in groups.items():
         yield WRONG(
             xs[0],
