@@ -313,11 +313,17 @@ def let_break(cell):
 def on_doctree(app, doctree, document):
     """Before a page is written: its language; where the lines of a table's cell break.
 
-    While the address of the repository is unknown, nothing links to it.
+    While the address of the repository is unknown, a link to a file of Python leads to a
+    copy, and no other links to it.
     """
     speak(app, document)
     for link in list(doctree.findall(nodes.reference)):
-        if not ADDRESS and link.get("refuri", "").startswith(REPOSITORY):
+        address, _, path = link.get("refuri", "").partition("/blob/main/")
+        if ADDRESS or address != REPOSITORY:
+            continue
+        if path.endswith(".py"):
+            link["refuri"] = f"{'../' * document.count('/')}_static/course/{path}"
+        else:
             link.replace_self(link.children)
     for image in doctree.findall(nodes.image):
         image["loading"] = "lazy"
@@ -509,13 +515,17 @@ def write_dark_sheet(out):
     (out / "_static" / "dark.css").write_text("\n".join(rules), encoding="utf-8")
 
 
-def write_the_course(file):
+def write_the_course(out):
     """All files of the course, for a reader of pages that know no repository."""
     folders = ("helpers", "notebooks", "site", "tests", "tools", "zh")
     files = [path for path in ROOT.iterdir() if path.is_file()]
     files += [path for folder in folders for path in (ROOT / folder).rglob("*")]
     left_out = {"node_modules", "__pycache__", ".ipynb_checkpoints"}
-    with ZipFile(file, "w", ZIP_DEFLATED) as course:
+    for path in (ROOT / "helpers").rglob("*.py"):
+        copy = out / "course" / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    with ZipFile(out / "course.zip", "w", ZIP_DEFLATED) as course:
         for path in files:
             name = path.relative_to(ROOT)
             if left_out.isdisjoint(name.parts) and path.suffix != ".so":
@@ -535,7 +545,7 @@ def on_finished(app, exception):
             text = text.replace("</head>", WITHOUT_SCRIPTS.format(root), 1)
         page.write_text(text, "utf-8")
     if not ADDRESS:
-        write_the_course(out / "_static" / "course.zip")
+        write_the_course(out / "_static")
     without_unused_rules(out)
     write_dark_sheet(out)
     write_index(app, lambda document: LANGUAGE[edition(document)])
