@@ -92,7 +92,7 @@ WORDS = {
         "yours": "your line",
         "lost": "Right to rounding in float64. In float32, the slope is lost far on the left: in "
         "your line two numbers nearly cancel.",
-        "repaired": "PyTorch's own F.softplus does this. Chapter 00 shows how, in 20 minutes.",
+        "repaired": "PyTorch's F.softplus has such a backward. Chapter 00 shows how to write it.",
         "for_whom": "For people who train models, and need a gradient that PyTorch lacks, gets "
         "wrong, or computes at too high a cost in memory.",
         "start": "Start with chapter 00",
@@ -146,7 +146,7 @@ WORDS = {
         "yours": "你写的这一行",
         "lost": "在 float64 下正确，只差舍入误差。但在 float32 下，左边很远处的斜率丢失了：你这一行"
         "里有两个数几乎抵消。",
-        "repaired": "PyTorch 自己的 F.softplus 就是这样做的。第 00 章用 20 分钟讲清楚怎么做。",
+        "repaired": "PyTorch 的 F.softplus 就有这样的 backward。第 00 章讲怎样写出它。",
         "for_whom": "如果你在训练模型，而 PyTorch 没有你要的梯度，或者算得不对、占用的内存太多，"
         "这门课程就是为你准备的。",
         "start": "从第 00 章开始",
