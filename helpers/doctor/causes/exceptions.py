@@ -130,7 +130,7 @@ IN_FORWARD = N_(
 SHAPE = r"index (\d+) - got \[(.*?)\] but expected shape compatible with \[(.*?)\]"
 
 
-def told(subject, raised, text=None, x=None, **words):
+def as_finding(subject, raised, text=None, x=None, **words):
     """The `CallError` as a finding: as `text`, if it is given, or as its message says.
 
     words: keyword arguments of `text`

@@ -35,6 +35,7 @@ from .tensors import (
     has_gradient,
     mapped,
     tensors,
+    without_grads,
 )
 
 # --- which Function, and which call of it ---------------------------------------------
@@ -209,9 +210,7 @@ class Call:
     @contextlib.contextmanager
     def as_then(self):
         """For a while, what a module holds is as it was at the call, without `.grad`."""
-        now = [
-            (t, t.detach().clone(), t.is_leaf and t.grad) for t, _then in self.values
-        ]
+        now = [t.detach().clone() for t, _then in self.values]
 
         def put(values):
             with torch.no_grad():
@@ -221,15 +220,10 @@ class Call:
 
         put(then for _t, then in self.values)
         try:
-            for t, _now, grad in now:
-                if grad is not False:
-                    t.grad = None
-            yield
+            with without_grads([t for t, _then in self.values if t.is_leaf]):
+                yield
         finally:
-            put(value for _t, value, _grad in now)
-            for t, _now, grad in now:
-                if grad is not False:
-                    t.grad = grad
+            put(now)
 
     def held(self):
         """The tensors in the arguments that the doctor does not replace."""

@@ -28,25 +28,19 @@ class CallError(Exception):
 
 # Classes, not generators: a generator's frames would hold the error until Python next
 # collects cycles, and with it what the call had left open, such as a checkpoint's hooks.
-class phase:  # noqa: N801
+class phase(contextlib.AbstractContextManager):  # noqa: N801
     """What is raised inside becomes a CallError, but for a caller's time limit."""
 
     def __init__(self, name):
         self.name = name
-
-    def __enter__(self):
-        pass
 
     def __exit__(self, kind, error, _traceback):
         if isinstance(error, Exception) and not of_a_signal(error):
             raise CallError(self.name, error) from error
 
 
-class forgiving:  # noqa: N801
+class forgiving(contextlib.AbstractContextManager):  # noqa: N801
     """What is raised inside does not matter, but for a caller's time limit."""
-
-    def __enter__(self):
-        pass
 
     def __exit__(self, kind, error, _traceback):
         return isinstance(error, Exception) and not of_a_signal(error)

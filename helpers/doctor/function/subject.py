@@ -35,6 +35,7 @@ from .tensors import (
     mapped,
     normalized_as,
     tensors,
+    without_grads,
 )
 
 SLOW = 50  # calls a second, or fewer
@@ -79,15 +80,9 @@ class Run:
         Not torch.autograd.grad, which some Functions refuse, and which misses what they
         add.
         """
-        before = [(t, t.grad) for t in (*self.leaves, *self.outside)]
-        for tensor, _grad in before:
-            tensor.grad = None
-        try:
+        with without_grads((*self.leaves, *self.outside)):
             torch.autograd.backward(outputs, vs, **options)
             return [leaf.grad for leaf in self.leaves]
-        finally:
-            for tensor, grad in before:
-                tensor.grad = grad
 
 
 class Sums:
@@ -232,6 +227,8 @@ class Subject:
     names, original, tensors: of all tensors in these, and of the module's state: as
               given, and in the dtype of the examination
     examined: which of them are differentiated, by number
+    shared_parameters: {number: (name, parameter)} of what the module of this name
+              holds, too: with it, not with a copy, the function computes
     frozen:   which could be, but were given as constants beside others that require a
               gradient
     leaves:   the names of the leaves that required a gradient when they were given
@@ -276,8 +273,10 @@ class Subject:
             for name, value in self.arguments.items()
             for slot in tensors(value, name)
         ]
-        self.held = parameters_held(fn, self.arguments, slots)
-        free = {k: t for k, (_, t) in enumerate(slots) if k not in self.held}
+        self.shared_parameters = parameters_held(fn, self.arguments, slots)
+        free = {
+            k: t for k, (_, t) in enumerate(slots) if k not in self.shared_parameters
+        }
         chosen = any(t.requires_grad for t in free.values())
         moving = [k for k, t in free.items() if differentiable(t)]
         examined = [k for k in moving if free[k].requires_grad or not chosen]
@@ -435,7 +434,7 @@ class Subject:
         passed = [self.lay(t) if is_dense(t) else t.clone() for t in given]
         for one, held in zip(passed, self.attributes, strict=True):
             carry(one, held)
-        for k, (_owner, parameter) in self.held.items():
+        for k, (_owner, parameter) in self.shared_parameters.items():
             passed[k] = parameter
         saved = []
 

@@ -1,5 +1,6 @@
 """Tensors, wherever they stand: found, measured, drawn at random."""
 
+import contextlib
 import copy
 import dataclasses
 import itertools
@@ -61,6 +62,19 @@ def carry(tensor, attributes):
             dtype = tensor.dtype if is_sum else value.dtype
             value = value.detach().to(dtype, copy=True)
         setattr(tensor, name, value)
+
+
+@contextlib.contextmanager
+def without_grads(tensors):
+    """For a while, their `.grad` is None."""
+    before = [(t, t.grad) for t in tensors]
+    for tensor, _grad in before:
+        tensor.grad = None
+    try:
+        yield
+    finally:
+        for tensor, grad in before:
+            tensor.grad = grad
 
 
 def is_dense(tensor):

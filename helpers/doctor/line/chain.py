@@ -34,7 +34,7 @@ from .goals import backward_of, codes_of, guard_of
 
 PROOFS = 80  # interventions, at most
 PATHS = 200  # through forward, at most
-LARGE = 1e6  # elements of one local, above which none is kept
+MOST_ELEMENTS = 1e6  # elements of one local, above which none is kept
 USES = 6  # of one local, of which all parts are tried
 EXACT = 1e-9  # of the largest element: rounding
 
@@ -223,6 +223,12 @@ class Local:
     gradient: torch.Tensor | None
     uses: tuple
 
+    @property
+    def parts(self):
+        """The numbers of its uses, if they are several, and not too many."""
+        n = len(self.uses)
+        return range(n) if 1 < n <= USES else ()
+
 
 class RecordedCall:
     """One call of a Function, as it was made, to be made again."""
@@ -271,7 +277,7 @@ class Record:
                 binding, name = watched.bindings[key[0]], watched.name(key)
                 self.note(value, binding)
                 edge = edge_of(value)
-                if value.numel() <= LARGE and name and last.get(name) != edge:
+                if value.numel() <= MOST_ELEMENTS and name and last.get(name) != edge:
                     last[name] = edge
                     found.append((name, binding.line, edge, copied(value)))
             return value
@@ -560,7 +566,7 @@ class Search:
             for key, value in wrong.items():
                 for target, relation in candidates(key, value):
                     if self.proved(key, put := self.in_each_run(key, target)):
-                        return self.told(key, target, put, relation, right)
+                        return self.in_words(key, target, put, relation, right)
         return None
 
     def is_forwards(self, key, value):
@@ -612,24 +618,24 @@ class Search:
                 ways = {right.mT.shape == value.shape, False}
             for turned in sorted(ways, reverse=True):
                 yield Target(j, turned=turned)
-                if 1 < len(local.uses) <= USES:
-                    for k in range(len(local.uses)):
-                        yield Target(j, (k,), turned=turned)
+                for k in local.parts:
+                    yield Target(j, (k,), turned=turned)
 
     def likely(self, key, value):
         """(target, relation) of what this local may be meant to hold.
 
         relation: how it differs from that: (template, what fills its gaps), or None
         """
-        name, fitting = self.name(key), [*self.targets(value)]
-        whole = [t for t in fitting if t.uses is None]
-        for target in () if is_flat(value) else whole:
+        name = self.name(key)
+        whole = [t for t in self.targets(value) if t.uses is None]
+        telling = [] if is_flat(value) else whole
+        for target in telling:
             if part := self.part_of(key, target):
                 yield target, part
         yield from ((target, None) for target in self.next_sums(name))
         if not self.may_be_more(key, value):
             return
-        for target in () if is_flat(value) else whole:
+        for target in telling:
             if off := self.factor_of(key, target) or self.path_missing(key, target):
                 yield target, off
         # What a loop fills is no gradient before its last turn.
@@ -666,11 +672,10 @@ class Search:
     def part_of(self, key, target):
         """Which uses are missing, if it holds the sum of some but not all; or None."""
         local = self.record.locals[target.local]
-        n = len(local.uses)
-        for size in range(n - 1, 0, -1) if n <= USES else ():
-            for uses in itertools.combinations(range(n), size):
+        for size in reversed(local.parts[1:]):
+            for uses in itertools.combinations(local.parts, size):
                 if self.holds(key, replace(target, uses=uses)):
-                    lost = [k for k in range(n) if k not in uses]
+                    lost = [k for k in local.parts if k not in uses]
                     return PART, {"uses": self.through(local, lost)}
         return None
 
@@ -680,8 +685,7 @@ class Search:
         if self.turns(key) > 1 or not self.is_mate(name, target):
             return None
         for j, local in enumerate(self.record.locals):
-            uses = range(len(local.uses) if 1 < len(local.uses) <= USES else 0)
-            for k in uses if j != target.local else ():
+            for k in local.parts if j != target.local else ():
                 if self.paths >= PATHS:
                     return None
                 self.paths += 1
@@ -739,7 +743,7 @@ class Search:
 
     # --- in words ---------------------------------------------------------------------
 
-    def told(self, key, target, put, relation, right):
+    def in_words(self, key, target, put, relation, right):
         is_cause = False
         with forgiving(), self.chain.putting(key, put):
             is_cause = are_right(self.wrong.together)

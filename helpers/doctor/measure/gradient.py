@@ -170,21 +170,21 @@ class Gradient:
         """That of another input, or output, at this point."""
         return measured(self.point, i, o)
 
-    def at_each(self, pairs, elements=None):
-        """The same for each pair (subject, values) for which the function runs.
+    def of_each(self, subjects, values=None, elements=None):
+        """The same of each of these that runs, at its own values or at these.
 
         elements: at most so many of them
         """
-        for subject, values in pairs:
+        for subject in subjects:
             with forgiving():
-                point = Point(subject, values, Dice())
+                point = Point(subject, Dice(), values)
                 point.limit = min(point.limit, elements or point.limit)
                 yield measured(point, self.i, self.o)
 
     def varied(self, elements=None):
         """The same with another value of each argument that is a number."""
         others = with_other_arguments(self.subject)
-        return self.at_each(((other, self.point.values) for other in others), elements)
+        return self.of_each(others, self.point.values, elements)
 
     @functools.cached_property
     def tensors(self):
@@ -379,7 +379,7 @@ class WrongGradient:
         return (
             []
             if here.sparse or here.subject.is_slow
-            else [*here.at_each([(here.subject, turned)])]
+            else [*here.of_each([here.subject], turned)]
         )
 
     @functools.cached_property
@@ -389,7 +389,7 @@ class WrongGradient:
         found = [*self.in_reverse, *itertools.islice(here.varied(FEW), most)]
         if not (here.sparse or self.larger):  # of one row, or one column, less
             sizes = itertools.chain(resized(here.subject), of_one(here.subject))
-            found += here.at_each(((other, other.values) for other in sizes), FEW)
+            found += here.of_each(sizes, elements=FEW)
         return [here for here in (*self.larger, *found) if here.trusted.any()]
 
     @functools.cached_property
@@ -417,7 +417,7 @@ def in_a_corner(wrong):
             ):
                 few[n], subject = less, cut
                 break
-    found = wrong.here.at_each([(subject, subject.values)]) if few else ()
+    found = wrong.here.of_each([subject]) if few else ()
     found = tuple(here for here in found if here.wrong.any())
     return replace(wrong, at=found, elsewhere=False, larger=wrong.at) if found else None
 

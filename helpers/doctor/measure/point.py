@@ -18,7 +18,8 @@ class Point:
     factors: of the v, a vector for each output
     """
 
-    def __init__(self, subject, values, dice, factors=None):
+    def __init__(self, subject, dice, values=None, factors=None):
+        values = subject.values if values is None else values
         self.subject, self.values, self.dice = subject, values, dice
         run = subject.run(values)
         self.forward, self.eps = subject.forward, subject.eps

@@ -10,7 +10,7 @@ from ..function.tensors import as_vector, largest
 WIDE = [k / 300 for k in (3, 5, 7, 9)]  # steps
 NARROW = [3e-3 * 0.1**k for k in range(7)]
 # Of a step. Where a function moves in steps of its own, 1/2 and 1/4 agree by chance.
-PART = 0.29
+SHORTER = 0.29
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ def slopes_along(of, moves):
         eps = max(eps, torch.finfo(torch.float32).eps)
     best = [Differences(y) for y in of.y0]
     for h in (1e-3, 1e-5, 1e-7) if eps < 1e-10 else (3e-2, 1e-2):
-        steps = h, -h, PART * h, -PART * h
+        steps = h, -h, SHORTER * h, -SHORTER * h
         sides = zip(*(probe if t == 1e-3 else at(t) for t in steps), strict=True)
         if all(
             [
@@ -109,11 +109,11 @@ class Differences:
         self.moves |= changes
         here = self.moves.nonzero()[:, 0]  # few, perhaps, of many
         y, p, m, near_p, near_m, changes = (t[here] for t in (self.y, *sides, changes))
-        reach, small = torch.maximum(near_p.abs(), y.abs()), PART * h
+        reach, small = torch.maximum(near_p.abs(), y.abs()), SHORTER * h
         self.size = size = max(self.size, largest(reach))
         first, second = (p - m) / (2 * h), (near_p - near_m) / (2 * small)
         # At 0: both err with the square of their step.
-        value = (second - PART**2 * first) / (1 - PART**2)
+        value = (second - SHORTER**2 * first) / (1 - SHORTER**2)
         if eps > 1e-10:  # what cancelled was larger
             reach = reach.clamp(min=0.1 * size)
         noise = 16 * eps * reach / h

@@ -14,6 +14,7 @@ import torch
 from ..function.budget import Budget
 from ..function.isolation import draws, forgiving, of_a_signal, undisturbed
 from ..function.private import LOCK, methods
+from ..function.subject import eps_of
 from ..function.tensors import is_number
 from ..report import Report, error
 from ..trials import TRIALS
@@ -92,8 +93,7 @@ def examined(call, end, lines, options):
     try:
         with until(end), undisturbed(), call.as_then():
             # What is held in low precision cannot be doubled, nor can what it makes.
-            held = [t.dtype for t in call.held() if is_number(t)]
-            low = any(torch.finfo(dtype).eps > 1e-10 for dtype in held)
+            low = eps_of(filter(is_number, call.held())) > 1e-10
             exam = Examination(
                 *call.to_examine(),
                 of_a_program=True,

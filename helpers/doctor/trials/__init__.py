@@ -11,7 +11,7 @@ from . import again, backward, derivative, forward, second_derivative, transform
 # Codes of findings, or their severity.
 ANOTHER = "backward-not-deterministic", "state-between-calls"
 NOT_FINITE = "input-not-finite", "forward-not-finite", "backward-not-finite"
-NO_DIFFERENCES = "too-coarse", "coarse-forward"
+COARSE = "too-coarse", "coarse-forward"
 NOISY = *ANOTHER, "backward-not-finite", "too-coarse"
 UNJUDGED = (
     *ANOTHER,
@@ -19,7 +19,7 @@ UNJUDGED = (
     "saved-modified",
     "raised",
     "symmetric-only",
-    *NO_DIFFERENCES,
+    *COARSE,
 )
 NO_SECOND = (
     *ANOTHER,
@@ -32,7 +32,7 @@ NO_SECOND = (
     "output-dtype",
     "singular",
     "symmetric-only",
-    *NO_DIFFERENCES,
+    *COARSE,
 )
 TRIALS = {  # in the order in which they are made: after which findings one is left out
     forward.there_are_inputs: (),

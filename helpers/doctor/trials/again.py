@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from ..causes.exceptions import told
+from ..causes.exceptions import as_finding
 from ..function.budget import Work
 from ..function.isolation import CallError
 from ..function.source import Source, UnsuitableError
@@ -123,7 +123,7 @@ REPEATED = (  # text, when, gradients
     (
         STATE_BETWEEN_CALLS,
         N_("in a later call with the same inputs"),
-        lambda exam: exam.gradients(),
+        lambda exam: exam.subject.gradients(exam.vs),
     ),
     (
         STATE_BETWEEN_CALLS,
@@ -203,8 +203,10 @@ def layouts(exam):
     for when, lay in {EXPANDED: expanded, **ODD}.items():
         vs = [lay(v) for v in exam.vs]
         dense = [v.clone(memory_format=torch.contiguous_format) for v in vs]
-        changed = functools.partial(exam.gradients, vs)
-        found = exam.compare(LAYOUT, changed, exam.gradients(dense), when=_(when))
+        changed = functools.partial(exam.subject.gradients, vs)
+        found = exam.compare(
+            LAYOUT, changed, exam.subject.gradients(dense), when=_(when)
+        )
         if not (yield from found):
             return
 
@@ -326,7 +328,7 @@ def unused_outputs(exam):
     for used in ([], *alone) if exam.has_own_nodes else ():
         zeros = [v if k in used else torch.zeros_like(v) for k, v in enumerate(exam.vs)]
         changed = functools.partial(with_none, exam, used)
-        found = exam.compare(NONE_NOT_HANDLED, changed, exam.gradients(zeros))
+        found = exam.compare(NONE_NOT_HANDLED, changed, exam.subject.gradients(zeros))
         if not (yield from found):
             return
 
@@ -381,7 +383,7 @@ def one_input(exam):
         except CallError as raised:
             if raised.phase == "backward":  # else forward itself asks for a gradient
                 severity = None if subject.cls and not exam.of_a_program else "warning"
-                found = told(subject, raised, ONLY_ONE, x, severity=severity)
+                found = as_finding(subject, raised, ONLY_ONE, x, severity=severity)
                 yield with_other_flag(exam, found)
             return
         expected = [

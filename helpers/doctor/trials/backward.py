@@ -2,7 +2,7 @@
 
 import torch
 
-from ..causes.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
+from ..causes.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, as_finding
 from ..function.isolation import CallError, OwnGenerators, draws
 from ..function.subject import changed, noted
 from ..function.tensors import equal, has_memory, is_number, largest, position, worst
@@ -38,7 +38,7 @@ def outputs_require_a_gradient(exam):
 def depends_on(exam, k):
     """The name of an input with which output k changes, or None."""
     subject = exam.subject
-    point = Point(subject, subject.values, exam.dice)
+    point = Point(subject, exam.dice)
     for i, value in enumerate(subject.values):
         slope = point.slopes(i, exam.dice.direction(value))[k]
         if (slope.value.abs() > 1e-6 * largest(point.y0[k]))[slope.trusted].any():
@@ -77,7 +77,7 @@ def go_back(exam):
     writes = any(not equal(g, copy) for g, copy in handed)
     if writes:  # what follows from that is no finding of its own
         exam.subject = exam.subject.but(protects=True)
-        grads = exam.gradients()
+        grads = exam.subject.gradients(exam.vs)
     exam.first_gradients = grads
     return returned, writes, changed(before)
 
@@ -151,7 +151,7 @@ def gradients_are_finite(exam):
         k = int(bad.reshape(-1).nonzero()[0])
         given, value = (t.reshape(-1)[k].item() for t in (grad, subject.values[i]))
         seen = {"at": position(k, grad.shape), "input there": value, "given": given}
-        point = Point(subject, subject.values, exam.dice)
+        point = Point(subject, exam.dice)
         slopes = [
             slope
             for _unit, u, _step in point.units(i, k)
@@ -176,7 +176,7 @@ LOW_PRECISION = error(
     "The gradient of {x} is right in float64 but not in {dtype}{made}.",
     look="overflow, cancellation and long sums in the formula",
 )
-PART = {
+OFF_BY = {
     torch.float32: 1e-2,
     torch.float16: 1e-1,
 }  # of a gradient, by which it may be off
@@ -205,9 +205,9 @@ def with_these(exam, vs):
             vs = [v.to(o.dtype) for o, v in zip(run.outputs, vs, strict=True)]
             low = subject.backward(run, vs)
     except CallError as raised:
-        yield told(subject, raised)
+        yield as_finding(subject, raised)
         return
-    high = exam.gradients(
+    high = exam.subject.gradients(
         wide := [v.to(w.dtype) for v, w in zip(vs, exam.vs, strict=True)]
     )
     # How far would the gradients be off if only the inputs were rounded?
@@ -229,7 +229,7 @@ def with_these(exam, vs):
         size = largest(b) if largest(b) > 1e-9 * scale else scale
         if (
             off.max()
-            > PART.get(dtype, 3e-1) * size
+            > OFF_BY.get(dtype, 3e-1) * size
             + 30 * largest(c - b)
             + 10 * eps * whole
             + FLUSHED

@@ -103,10 +103,10 @@ def told_once(found):
     """Those to be told: one alone, where one change makes all right."""
     for io, one in found.items():
         if one.mends_all:
-            alike = {other: found[other] for other in found if other[0] == io[0]}
             return {
                 other: replace(each, change=each.change and one.change)
-                for other, each in alike.items()
+                for other, each in found.items()
+                if other[0] == io[0]
             }
     causes = [
         io for io, one in found.items() if one.first_wrong and one.first_wrong.is_cause
@@ -157,8 +157,7 @@ def finding_of(exam, i, o, found, told):
     )
     if finding.remedy and not exam.has_own_nodes:
         return replace(finding, remedy=exam.cut_off)
-    exits = exam.line and not exam.subject.cls and exam.line.exits(exam.subject)
-    if finding.remedy and exits:
-        remedy = _("{look}; {exits}").format(look=finding.remedy, exits=exits)
+    if finding.remedy and exam.exits:
+        remedy = _("{look}; {exits}").format(look=finding.remedy, exits=exam.exits)
         return replace(finding, remedy=remedy)
     return finding

@@ -116,22 +116,25 @@ def elsewhere(exam, here):
         places[place_of(frame)] = None
         return [None if t is None else t.clone() for t in saved]
 
-    def right_under(circumstance):
-        with forgiving(), circumstance:
-            return are_right([here])
-
-    if exam.run.stale and right_under(saving(copies)):
+    if exam.run.stale and right_under(saving(copies), [here]):
         which = _(" and before forward returned, so the gradient of `{x}` is wrong")
         which = which.format(x=here.input)
         copied = _("right if: `save_for_backward` saved copies")
         change = Change(copied, listed(places, last=", and "))
         words = {"values": here.evidence, "which": which}
         return Diagnosis(SAVED_MODIFIED, None, words, change)
-    if exam.state.changed() and right_under(exam.state.as_before()):
+    if exam.state.changed() and right_under(exam.state.as_before(), [here]):
         when = _("one, the right one, where no other call has left anything")
         words = {"values": here.evidence, "when": when}
         return Diagnosis(STATE_BETWEEN_CALLS, here.input, words)
     return None
+
+
+def right_under(circumstance, gradients):
+    """Are they right there, and does nothing raise?"""
+    with forgiving(), circumstance:
+        return are_right(gradients)
+    return False
 
 
 # --- what explains a wrong gradient by itself ---
@@ -143,12 +146,12 @@ def but_for_in_place(exam, wrong):
     # What was saved too early is mended by copies, but for a leaf.
     if not finding or (exam.run.stale and finding.code == "input-modified"):
         return wrong
-    with arguments_as_handed():
-        rest = {
-            io: one
-            for io, one in wrong.items()
-            if not (exam.is_faithful(one.here.input) and right_now(one.at))
-        }
+    rest = {
+        io: one
+        for io, one in wrong.items()
+        if not exam.is_faithful(one.here.input)
+        or not right_under(arguments_as_handed(), one.at)
+    }
     told = dict.fromkeys(wrong[io].here.input for io in wrong if io not in rest)
     if told:
         exam.findings[exam.findings.index(finding)] = replace(
@@ -158,13 +161,6 @@ def but_for_in_place(exam, wrong):
             also_wrong=tuple(told),
         )
     return rest
-
-
-def right_now(gradients):
-    """Are they right, and does nothing raise?"""
-    with forgiving():
-        return are_right(gradients)
-    return False
 
 
 @contextlib.contextmanager

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import torch
 
-from ..causes.exceptions import told
+from ..causes.exceptions import as_finding
 from ..function.budget import Budget
 from ..function.isolation import CallError, draws
 from ..function.private import has_numbers, methods, on_ctx, transforming
-from ..function.subject import Subject, graph, is_index, name_of
+from ..function.subject import Subject, eps_of, graph, is_index, name_of
 from ..function.tensors import (
     Dice,
     as_vector,
@@ -125,7 +125,7 @@ class Examination:
         names, examined = self.subject.names, self.subject.examined
         examined = [k for k in examined if names[k] not in same]
         self.subject = self.subject.with_inputs(examined)
-        for k, (owner, _parameter) in self.subject.held.items():
+        for k, (owner, _parameter) in self.subject.shared_parameters.items():
             why = _(
                 "it is a parameter of `{owner}`: examine the module that applies it"
             )
@@ -188,9 +188,14 @@ class Examination:
         return {"accept": self.accept, "meant": MEANT}
 
     @functools.cached_property
+    def exits(self):
+        """Where forward leaves autograd, in words; None if nobody knows."""
+        return self.line and self.line.exits(self.subject)
+
+    @property
     def cut_off(self):
-        """Where forward leaves autograd, in words."""
-        return self.line and self.line.exits(self.subject) or _(CUT_OFF)
+        """The same, or what it might be."""
+        return self.exits or _(CUT_OFF)
 
     def run_through(self, trials):
         """The findings of all trials.
@@ -208,7 +213,7 @@ class Examination:
             if "donated buffers" in str(raised.error):
                 self.not_judged(_(DONATED))
                 return
-            yield told(self.subject, raised)
+            yield as_finding(self.subject, raised)
 
     def has(self, *codes):
         """Is there a finding with one of these codes, or of one of these severities?
@@ -257,8 +262,7 @@ class Examination:
     def precision(self):
         """The eps of what was given."""
         low = self.subject.lower
-        dtypes = [low] if low else [v.dtype for v in self.subject.values]
-        return max(torch.finfo(dtype).eps for dtype in dtypes)
+        return torch.finfo(low).eps if low else eps_of(self.subject.values)
 
     @contextlib.contextmanager
     def as_it_was_given(self):
@@ -303,13 +307,6 @@ class Examination:
             torch.where(o.isfinite(), v.flip(tuple(range(v.dim()))), 0)
             for o, v in pairs
         ]
-
-    def gradients(self, vs=None):
-        """Those of a new run with the given inputs.
-
-        Vs: other grad_outputs than those of `first_gradients`
-        """
-        return self.subject.gradients(self.vs if vs is None else vs)
 
     @contextlib.contextmanager
     def watched(self):
@@ -394,7 +391,7 @@ class Examination:
         try:
             found = gradients()
         except CallError as raised:
-            yield told(self.subject, raised, raising or text, x, **words)
+            yield as_finding(self.subject, raised, raising or text, x, **words)
             return False
         expected = expected or self.first_gradients
         pairs = zip(self.subject.inputs, found, expected, self.floors, strict=True)

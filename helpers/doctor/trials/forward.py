@@ -5,7 +5,7 @@ import re
 
 import torch
 
-from ..causes.exceptions import told
+from ..causes.exceptions import as_finding
 from ..function.isolation import CallError, OwnGenerators
 from ..function.precision import Grain, dtype_of
 from ..function.private import BackwardCFunction, is_a_users
@@ -100,7 +100,7 @@ def numbers_that_are_given(exam):
     exam.subject = exam.subject.with_sums()
     exam.state.restore()
     if refusal:
-        yield told(exam.subject, refusal, NOT_IN_DOUBLE, dtype=dtype)
+        yield as_finding(exam.subject, refusal, NOT_IN_DOUBLE, dtype=dtype)
     elif exam.subject.lower:
         yield DOUBLE_COPY(dtype=dtype)
     for name, value in zip(exam.subject.inputs, exam.subject.values, strict=True):

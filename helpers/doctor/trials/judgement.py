@@ -23,7 +23,9 @@ COARSE_FORWARD = note(
     "Forward is exact to about {size} only, so that the gradient of {x} was compared "
     "with differences over wide steps.",
 )
-EXACT = 5e-4  # of the output, at least; what moves in larger steps does so on purpose
+EXACT_TO = (
+    5e-4  # of the output, at least; what moves in larger steps does so on purpose
+)
 LONG = N_("element by element, that would take long")
 
 
@@ -71,7 +73,7 @@ class Judgement:
         s.point.limit = min(s.point.limit, self.limit)
         here = measured(s.point, s.i, s.o)
         if s.verdict == "wrong" and not (here.wrong.any() or here.sparse):
-            louder = Point(s.point.subject, s.point.values, s.point.dice, s.factors)
+            louder = Point(s.point.subject, s.point.dice, s.point.values, s.factors)
             here = measured(louder, s.i, s.o)
         if not here.subject.reference and self.is_excused(s, here):
             return
@@ -157,7 +159,7 @@ def exact_to(point, here):
         size = max(size, along.rest(here.o))
     return (
         10.0 ** round(math.log10(size))
-        if 0 < size < EXACT * largest(point.y0[here.o])
+        if 0 < size < EXACT_TO * largest(point.y0[here.o])
         else 0
     )
 

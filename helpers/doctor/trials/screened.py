@@ -48,7 +48,7 @@ def screened(exam, points):
     for values in points:
         here = values is points[0]
         try:
-            point = Point(subject, values, exam.dice)
+            point = Point(subject, exam.dice, values)
             if subject.reference:
                 suspected += beside_reference(exam, point, here)
                 continue
@@ -100,7 +100,7 @@ def count_judged(exam, verdicts):
         if of_this <= {"right", "wrong"}:
             exam.note_judged(x, points=exam.judged[x].points + 1, order=1)
         else:
-            finite = exam.subject.values[exam.subject.inputs.index(x)].isfinite().all()
+            finite = exam.subject.values[i].isfinite().all()
             exam.note_judged(x, why=_(NOT_COMPARED if finite else NOT_FINITE))
 
 

@@ -11,12 +11,12 @@ import re
 
 import torch
 
-from ..causes.exceptions import told
+from ..causes.exceptions import as_finding
 from ..function.isolation import CallError, phase
 from ..function.precision import Grain
 from ..function.private import is_a_users
 from ..function.source import closure, nodes_of, place_of, saving
-from ..function.subject import graph, name_of, tolerance
+from ..function.subject import eps_of, graph, name_of, tolerance
 from ..function.tensors import Dice, as_vector, is_number, shaped
 from ..measure.screening import Screening
 from ..measure.slopes import moved_by
@@ -151,7 +151,7 @@ class Gradients:
 def second_derivative(exam):
     """Is the derivative of the gradient right, or refused openly?"""
     subject = exam.subject
-    if any(torch.finfo(o.dtype).eps > 100 * subject.eps for o in exam.run.outputs):
+    if eps_of(exam.run.outputs) > 100 * subject.eps:
         return  # in coarser numbers than those of the differences
     if exam.run.added:
         return  # no graph leads to what is added
@@ -172,7 +172,7 @@ def second_derivative(exam):
         by_will = isinstance(raised.error, NotImplementedError)
         refused = by_will or re.search(REFUSED, str(raised.error))
         text = OPENLY_REFUSED if refused else MISSING
-        yield told(subject, raised, text, how=_(RAISES), **about(subject, text))
+        yield as_finding(subject, raised, text, how=_(RAISES), **about(subject, text))
         return
     wrong = [pair for pair, verdict in verdicts.items() if verdict == "wrong"]
     if wrong:

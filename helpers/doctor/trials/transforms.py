@@ -9,7 +9,7 @@ import traceback
 import torch
 from torch.autograd import Function, forward_ad
 
-from ..causes.exceptions import told
+from ..causes.exceptions import as_finding
 from ..causes.where import relation
 from ..function.isolation import CallError, phase
 from ..function.private import FUNCTORCH, is_a_users
@@ -77,7 +77,7 @@ def forward_mode(exam):
             if "must implement the jvp" not in str(
                 raised.error
             ):  # as another Function must
-                yield told(subject, raised, JVP_FAILS, x, name=name)
+                yield as_finding(subject, raised, JVP_FAILS, x, name=name)
             return
         what = _("all inputs move")
         if len(moves) == 1:
@@ -107,7 +107,7 @@ def against_differences(exam, us, found, **words):
     subject = exam.subject
     if subject.reference:  # which need not be smooth
         return None
-    slopes = slopes_along(Point(subject, subject.values, Dice()), us)
+    slopes = slopes_along(Point(subject, Dice()), us)
     for o, (tangent, slope) in enumerate(zip(found, slopes, strict=True)):
         if o not in exam.graded:
             continue
@@ -174,23 +174,20 @@ def over_batches(exam):
             loop = [one_of_batch(exam, pairs, batched, which) for which in (0, 1)]
         except CallError:  # not at the other point
             continue
+        x = subject.names[batched[0]]
         over = listed((f"`{subject.names[k]}`" for k in batched), " and of ")
         for dim in (0, -1):
             where = _("the batch is dimension {dim} of {over}").format(
                 dim=dim, over=over
             )
             try:
-                wrong = compared(exam, pairs, batched, dim, loop)
+                if wrong := compared(exam, pairs, batched, dim, loop):
+                    yield VMAP_WRONG(x, **wrong, where=where, **more)
+                    return
             except CallError as raised:
                 if to_blame(exam, raised):
-                    x = subject.names[batched[0]]
-                    yield told(subject, raised, VMAP_FAILS, x, where=where, **more)
-                    return
-            else:
-                if wrong:
-                    yield VMAP_WRONG(
-                        subject.names[batched[0]], **wrong, where=where, **more
-                    )
+                    found = {"where": where, **more}
+                    yield as_finding(subject, raised, VMAP_FAILS, x, **found)
                     return
 
 
