@@ -5,9 +5,9 @@ import itertools
 import torch
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.numbers import Difference, in_numbers
+from helpers.lessons.judge.numbers import Difference, in_numbers, near_miss
 from helpers.lessons.judge.properties import random, with_zeros
-from helpers.lessons.language import N_, _, at
+from helpers.lessons.language import N_, _, at, followed
 from helpers.lessons.native import c_and_cpp
 from helpers.ops.involution.compiler import find_compiler
 
@@ -30,6 +30,7 @@ def _compiled(cases, language, doors="", calls=""):
 
 
 DIGITS = N_("Does a constant have too few digits, or is something there a float?")
+NO_GRAD_OUTPUT = N_("`backward` multiplies by `grad_output`.")
 
 
 def _wrong(name, given, right):
@@ -48,13 +49,18 @@ def _wrong(name, given, right):
     )
 
 
-def _tried(where, right, library, name, arguments, result, says=""):
-    """What is wrong with a native call's result, called `where`, or None."""
+def _tried(where, right, library, name, arguments, result, says="", misses=()):
+    """What is wrong with a native call's result, called `where`, or None.
+
+    misses: {sentence: value}, what it may be instead
+    """
     try:
         c_and_cpp.call(library, name, arguments, result, says)
     except c_and_cpp.NativeError as error:
         return at(where, str(error))
-    return at(where, _wrong(result, arguments[result], right))
+    wrong = _wrong(result, arguments[result], right)
+    why = wrong and near_miss(arguments[result], right, dict(misses))
+    return at(where, wrong and followed(wrong, why))
 
 
 EXP_IN_C = """
@@ -86,7 +92,11 @@ def _exp_cases(library):
         arguments |= {"grad_input": torch.empty_like(y), "count": count}
         where = _("count {count}").format(count=count)
         right, call = grad_output * y, ("exp_backward", arguments, "grad_input")
-        yield _tried(where, right, library, *call)
+        misses = {
+            _(NO_GRAD_OUTPUT): y,
+            _("`y` is exp(x) already."): grad_output * y.exp(),
+        }
+        yield _tried(where, right, library, *call, misses=misses)
 
 
 FOR = "for (int64_t i = 0; i < count; ++i)"
@@ -259,7 +269,8 @@ def _energy_cases(library):
             template = _("{types}, x of shape ({rows}, {columns}), grad_output {what}")
             where = template.format(types=types, rows=rows, columns=columns, what=what)
             call = f"energy_of_{types}", arguments, "grad_input", "energy_backward"
-            yield _tried(where, grad[:, None] * x, library, *call)
+            misses = {_(NO_GRAD_OUTPUT): x}
+            yield _tried(where, grad[:, None] * x, library, *call, misses=misses)
 
 
 EXERCISE_3 = Exercise(
@@ -282,6 +293,7 @@ EXERCISE_3 = Exercise(
             "rows, columns)",
         ),
         ({"grad_input[r": "if (rows) throw 1; else grad_input[r"}, "Does an exception"),
+        ({"grad_output[r * stride] * x": "1 * x"}, "multiplies by `grad_output`."),
     ],
     needs=find_compiler,
     properties=[
