@@ -133,6 +133,33 @@ def test_a_loop_that_is_edited_ends():
     assert [f.code for f in found] == ["scaled"]
 
 
+class Branches(torch.autograd.Function):
+    """At other points, forward has other locals; a path is missing at all of them."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        s = x.sin()
+        if x.sum() > 2.9:
+            t = s.square()
+            s = s + 0 * t
+        return torch.sigmoid(s) * s
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        gate = torch.sigmoid(x.sin())
+        dx = g * x.sin() * gate * (1 - gate) * x.cos()
+        return dx
+
+
+def test_a_branch_that_another_point_does_not_take_hides_no_path():
+    x = torch.tensor([0.8, 1.0, 1.2]).double()
+    (found,) = errors(examine(Branches, x))
+    assert found.first_wrong.startswith("first wrong: `dx`"), found
+    assert "is missing" in found.first_wrong
+
+
 def test_a_budget_serves_several_examinations():
     budget = Budget(4)
     for _once in range(3):

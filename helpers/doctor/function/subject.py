@@ -621,8 +621,7 @@ def resized(subject):
     An even size stays even, as forward may need pairs.
     """
     # What is pointed at stays, for of a permutation the rest would be none.
-    pointed = (int(t.max()) + 1 for t in subject.tensors if is_index(t))
-    least = max(pointed, default=2)
+    least = max(pointed_at(subject), default=2)
     sizes = dict.fromkeys(n for t in subject.values for n in sorted(t.shape) if n > 1)
     sizes = [*sizes][: 1 if subject.is_slow else SIZES]
     for n in sizes:
@@ -645,10 +644,15 @@ def resized(subject):
 
 def of_one(subject):
     """Yields the subject for inputs of one row, one column and so on."""
-    least = max((int(t.max()) + 1 for t in subject.tensors if is_index(t)), default=1)
+    least = max(pointed_at(subject), default=1)
     sizes = dict.fromkeys(n for t in subject.values for n in t.shape if n > 1)
     for n in [*sizes][:SIZES] if least == 1 and not subject.is_slow else ():
         yield from of_sizes(subject, {n: 1})
+
+
+def pointed_at(subject):
+    """The least size that holds what each tensor of whole numbers points at."""
+    return [int(t.max()) + 1 for t in subject.tensors if is_index(t)]
 
 
 def is_index(t):

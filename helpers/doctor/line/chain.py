@@ -529,10 +529,10 @@ class Search:
 
     def __init__(self, chain, wrong, budget):
         self.chain, self.wrong, self.budget = chain, wrong, budget
-        draws = chain.draw(wrong.here, 0), chain.draw(wrong.at[-1], 1)
+        draws = [chain.draw(wrong.here, 0), chain.draw(wrong.at[-1], 1)]
         (events, self.record, grads), (others, other, _grads) = draws
-        if outline(self.record) != outline(other):  # nothing can be said of both
-            raise UnsuitableError
+        if outline(self.record) != outline(other):  # forward took another branch there
+            draws[1] = chain.draw(wrong.here, 1)
         self.draws = [(events, record) for events, record, _grads in draws]
         self.events = {key: events[key] for key in events if key in others}
         self.stay, self.proofs, self.paths = guard_of(wrong), 0, 0
