@@ -47,10 +47,9 @@ SAID = {  # what only a page says; by the folder of the edition
         "course.",
         "syntax": "this page cannot read `{what}`. Is an operator missing before it? If not, run "
         "it in the course.",
-        "apart": "Where `grad_output` is 0, your line is not: a term lacks that factor. Are "
-        "parentheses missing?",
+        "apart": "Where `grad_output` is 0, your line is not: a term lacks that factor.",
         "brackets": "brackets: {opened} opened, {closed} closed.",
-        "modules": "This page has `torch` alone: write `torch.` in place of `{module}.`.",
+        "modules": "This page has `torch` alone: write `torch` in place of `{module}`.",
         "times": "Everywhere it is {factor} times what is right.",
         "zero": "it divides by zero.",
         "minus": "a tensor of True and False knows no minus: write `~mask`.",
@@ -79,9 +78,9 @@ SAID = {  # what only a page says; by the folder of the edition
         "slip": "本页不认识 `{name}`，是不是想写 `{close}`？如果不是，请在课程的 notebook 里运行。",
         "syntax": "本页读不懂 `{what}`，它前面是不是漏了运算符？如果没有，"
         "请在课程的 notebook 里运行。",
-        "apart": "当 `grad_output` 为 0 时，你的这一行却不为 0：有一项没有乘上它。是不是漏了括号？",
+        "apart": "当 `grad_output` 为 0 时，你的这一行却不为 0：有一项没有乘上它。",
         "brackets": "左括号有 {opened} 个，右括号有 {closed} 个。",
-        "modules": "本页只有 `torch`，请把 `{module}.` 写成 `torch.`。",
+        "modules": "本页只有 `torch`，请把 `{module}` 写成 `torch`。",
         "times": "处处都是正确值的 {factor} 倍。",
         "zero": "除数是 0。",
         "minus": "布尔张量不能做减法，也不能取负，请写 `~mask`。",

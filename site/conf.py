@@ -37,6 +37,10 @@ from search import name_rows, write_index  # noqa: E402
 from helpers.lessons.reading import TABLE  # noqa: E402
 
 ADDRESS = os.environ.get("GITHUB_REPOSITORY")  # unknown to a local build
+FOLDERS = [  # that are copied as they are
+    Path("helpers", *names)
+    for names in (["doctor"], ["derive"], ["ops", "collectives"], ["ops", "involution"])
+]
 REPOSITORY = f"https://github.com/{ADDRESS or 'OWNER/REPOSITORY'}"
 README = {"notebooks": "README", "zh": "README.zh"}  # by the folder of the edition
 CHAPTERS = {"notebooks": "The chapters", "zh": "各章"}
@@ -313,15 +317,18 @@ def let_break(cell):
 def on_doctree(app, doctree, document):
     """Before a page is written: its language; where the lines of a table's cell break.
 
-    While the address of the repository is unknown, a link to a file of Python leads to a
-    copy, and no other links to it.
+    While the address of the repository is unknown, a link to a file of Python, or to a
+    folder of helpers, leads to a copy, and no other links to it.
     """
     speak(app, document)
     for link in list(doctree.findall(nodes.reference)):
         address, _, path = link.get("refuri", "").partition("/blob/main/")
         if ADDRESS or address != REPOSITORY:
             continue
-        if path.endswith(".py"):
+        path = path.rstrip("/")
+        if (ROOT / path).is_dir() and path in map(str, FOLDERS):
+            path += ".zip"
+        if path.endswith((".py", ".zip")):
             link["refuri"] = f"{'../' * document.count('/')}_static/course/{path}"
         else:
             link.replace_self(link.children)
@@ -516,20 +523,34 @@ def write_dark_sheet(out):
 
 
 def write_the_course(out):
-    """All files of the course, for a reader of pages that know no repository."""
+    """All files of the course, for a reader of pages that know no repository.
+
+    As an archive; those of Python also one by one, and what is copied as a folder.
+    """
     folders = ("helpers", "notebooks", "site", "tests", "tools", "zh")
     files = [path for path in ROOT.iterdir() if path.is_file()]
     files += [path for folder in folders for path in (ROOT / folder).rglob("*")]
     left_out = {"node_modules", "__pycache__", ".ipynb_checkpoints"}
-    for path in (ROOT / "helpers").rglob("*.py"):
-        copy = out / "course" / path.relative_to(ROOT)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(path.read_bytes())
-    with ZipFile(out / "course.zip", "w", ZIP_DEFLATED) as course:
-        for path in files:
-            name = path.relative_to(ROOT)
-            if left_out.isdisjoint(name.parts) and path.suffix != ".so":
-                course.write(path, "course" / name)
+    files = {path.relative_to(ROOT): path for path in files if path.suffix != ".so"}
+    files = {n: path for n, path in files.items() if left_out.isdisjoint(n.parts)}
+    for name, path in files.items():
+        if name.suffix == ".py":
+            copy = out / "course" / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+    for folder in (Path(), *FOLDERS):
+        archive = (
+            out / "course" / f"{folder}.zip" if folder.name else out / "course.zip"
+        )
+        with ZipFile(archive, "w", ZIP_DEFLATED) as packed:
+            for name, path in files.items():
+                if name.is_relative_to(folder):
+                    inside = (
+                        name.relative_to(folder.parent)
+                        if folder.name
+                        else "course" / name
+                    )
+                    packed.write(path, inside)
 
 
 def on_finished(app, exception):

@@ -103,7 +103,7 @@ const attempts = (() => {
       ?? (asked.tuples && mine.some(Array.isArray) ? new Beyond(line) : null);
     const [sign] = line.match(/[（）×·÷，−＊＋．]/) ?? [];
     if (beyond && sign) return ["○", at(number, filled(words.typed, { sign, meant: MEANT[sign] }))];
-    const [, module] = line.match(/\b(math|np|numpy|jnp|tf|jax)\./) ?? [];
+    const [, module] = line.match(/\b(math|np|numpy|jnp|tf(?:\.math|\.nn)?|jax(?:\.numpy|\.nn)?)\./) ?? [];
     if (beyond && module) return ["○", at(number, filled(words.modules, { module }))];
     const [opened, closed] = [/[([]/g, /[)\]]/g].map(sign => line.match(sign)?.length ?? 0);
     if (beyond && opened !== closed) return ["✗", at(number, filled(words.brackets, { opened, closed }))];
@@ -148,7 +148,8 @@ const attempts = (() => {
     const answer = () => {
       spell(form.querySelector("output"), ""); // no old verdict stays
       const [mark, sentence] = judged(field.value, asked);
-      spell(form.querySelector("output"), `${mark} ${told(field.value, mark) || sentence}`);
+      const said = told(field.value, mark) || sentence;
+      spell(form.querySelector("output"), `${mark} ${said[0].toUpperCase()}${said.slice(1)}`);
     };
     form.addEventListener("submit", event => {
       event.preventDefault();

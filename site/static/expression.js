@@ -297,7 +297,7 @@ const evaluated = (() => {
     if (path && "torch.nn.functional".startsWith(path)) return { path };
     const has = module => Object.hasOwn(FUNCTIONS[module] ?? {}, name);
     if (path && has(value.path)) return (args, named) => called(value.path, name, args, named);
-    if (path) has("torch.nn.functional") ? wrong("functional", { name }) : beyond(name);
+    if (path) value.path !== "torch" ? beyond(path) : has("torch.nn.functional") ? wrong("functional", { name }) : beyond(name);
     const dims = range((value?.shape ?? beyond(`.${name}`)).length);
     if (name === "T") return permuted(value, dims.reverse());
     if (name === "mT") return dims.length > 1 ? transposed(value, -2, -1) : beyond(".mT");

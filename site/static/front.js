@@ -77,7 +77,7 @@ const wordsIn = text => [
 ];
 
 const ASIDE = 0.9; // what stands beside the way through a chapter comes after it
-const ENOUGH = 0.9; // a row that has less of the words than this is only the nearest
+const ENOUGH = 0.6; // a row that has less of the words than this share is only the nearest
 // Rows of both indexes that hold what is typed, or most of it. A word counts the more, the fewer
 // rows have it: a pasted message has many words that say nothing.
 const setUpLookUp = front => {
@@ -98,10 +98,10 @@ const setUpLookUp = front => {
     return Object.assign(({ heading, words }) => weight * (among(heading) + among(words)), { weight });
   };
   field.addEventListener("input", () => {
-    const typed = [...new Set(wordsIn(field.value.toLowerCase()))], words = typed.map(asWeighed);
+    const [, message] = /.*\b\w*(?:Error|Exception): (.+)$/s.exec(field.value) ?? [null, field.value]; // the end of a traceback
+    const asked = message.toLowerCase(), typed = [...new Set(wordsIn(asked))], words = typed.map(asWeighed);
     const covered = ({ heading }) => heading.filter(word => typed.includes(word)).length / (heading.length || 1);
     const score = row => words.reduce((sum, weighed) => sum + weighed(row), 0) * (1 + covered(row) / 2);
-    const asked = field.value.toLowerCase();
     const literally = row => // a message that is pasted holds what its row says, or what else finds the row
       Math.max(...[row.querySelector("a").textContent, ...row.dataset.words.split("\n").slice(1)].map(text => {
         const said = text.toLowerCase();
@@ -109,15 +109,16 @@ const setUpLookUp = front => {
         return asked.includes(said) || said.includes(asked) ? Math.min(said.length, asked.length) / 3 : 0;
       }));
     const isDeeper = row => /^\d+ (Deeper|选读)/.test(row.querySelector("span").textContent);
-    const scored = rows.map(one => ({ row: one.row, words: score(one), all: (score(one) + literally(one.row)) * (isDeeper(one.row) ? ASIDE : 1) }));
+    const scored = rows.map(one => ({ one, words: score(one), all: (score(one) + literally(one.row)) * (isDeeper(one.row) ? ASIDE : 1) }));
     const enough = Math.max(...scored.map(one => one.words)) / 2;
     const found = scored.filter(one => one.all === Infinity || one.words > 0 && one.words >= enough)
-      .sort((one, other) => other.all - one.all).slice(0, 8).map(one => one.row);
-    for (const { row } of rows) { row.hidden = true; row.classList.toggle("first", row === found[0]); }
-    for (const row of found) { row.hidden = false; list.append(row); }
-    const isNear = Math.max(...scored.map(one => one.all)) < words.reduce((sum, one) => sum + one.weight, 0) * ENOUGH;
+      .sort((one, other) => other.all - one.all).slice(0, 8).map(({ one }) => one);
+    const [best] = found, weightOf = some => some.reduce((sum, one) => sum + one.weight, 0);
+    const isAll = best && (literally(best.row) || weightOf(words.filter(one => one(best))) >= ENOUGH * weightOf(words));
+    for (const { row } of rows) { row.hidden = true; row.classList.toggle("first", row === best?.row); }
+    for (const { row } of found) { row.hidden = false; list.append(row); }
     front.querySelector("#none").hidden = found.length > 0;
-    front.querySelector("#nearest").hidden = !found.length || !isNear;
+    front.querySelector("#nearest").hidden = !best || isAll;
     results.hidden = !words.length;
     results.scrollIntoView({ block: "nearest" });
   });
