@@ -538,19 +538,17 @@ def write_the_course(out):
             copy = out / "course" / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(path.read_bytes())
-    for folder in (Path(), *FOLDERS):
-        archive = (
-            out / "course" / f"{folder}.zip" if folder.name else out / "course.zip"
-        )
-        with ZipFile(archive, "w", ZIP_DEFLATED) as packed:
-            for name, path in files.items():
-                if name.is_relative_to(folder):
-                    inside = (
-                        name.relative_to(folder.parent)
-                        if folder.name
-                        else "course" / name
-                    )
-                    packed.write(path, inside)
+    inside = {"course": {path: "course" / name for name, path in files.items()}}
+    for folder in FOLDERS:
+        inside[f"course/{folder}"] = {
+            path: name.relative_to(folder.parent)
+            for name, path in files.items()
+            if name.is_relative_to(folder)
+        }
+    for archive, names in inside.items():
+        with ZipFile(out / f"{archive}.zip", "w", ZIP_DEFLATED) as packed:
+            for path, name in names.items():
+                packed.write(path, name)
 
 
 def on_finished(app, exception):
