@@ -21,12 +21,12 @@ appendix B, https://arxiv.org/abs/2205.14135
 
 Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
 
-With 8 heads of 64 in float32, on one thread of an Intel Xeon with AVX-512 that others
-used, too, from `python -m tools.benchmark attention --threads 1`: the first derivative
-of 2,048 places takes 1.5 to 1.6 of the time of `F.scaled_dot_product_attention`; of 8 to
-64 places, 1.2 to 1.3 of plain attention's. The second takes 1.1 of the math backend's
-time, and 64 MiB where that needs 1,448. An input being 1, the peak is at most 8 from 128
-places on, 22 for the second derivative.
+With 8 heads of 64 in float32, on one thread of an AMD EPYC with AVX-512, from
+`python -m tools.benchmark attention --threads 1`: the first derivative of 2,048 places
+takes 1.3 to 1.4 of the time of `F.scaled_dot_product_attention` (1.5 to 1.6 on an Intel
+Xeon); of 8 to 64 places, 1.0 to 1.2 of plain attention's. The second takes 1.0 to 1.1 of
+the math backend's time, and 64 MiB where that needs 1,448. An input being 1, the peak is
+at most 8 from 128 places on, 22 for the second derivative.
 
 On an NVIDIA H200 with torch 2.11, the first derivative of 16,384 places takes 1.6 of the
 time of `F.scaled_dot_product_attention`, and 1,760 MiB where that needs 194; with
@@ -98,7 +98,7 @@ class Blocks:
             if self.is_causal:  # what no query of the block sees is not computed
                 keys = 0, min(sum(rows), S)
                 hidden = later(rows, keys[1], first.device)
-            last = {QUERIES: (rows, None), KEYS: (keys, None), SCORES: (rows, keys)}
+            last = {QUERIES: (rows,), KEYS: (keys,), SCORES: (rows, keys)}
             given = (
                 None
                 if tensor is None
@@ -109,12 +109,10 @@ class Blocks:
                 for n, part in enumerate(self.function(hidden, *given)):
                     kind, place = self.gives[n]
                     if len(results) == n:  # of the first block
-                        like = tensors[place or 0]
-                        if place is None:  # the last stride, 0, is taken for 1
-                            like = first[..., :1].expand(*batch, L, part.shape[-1])
-                        strides = torch.empty_like(like, device="meta").stride()
-                        result = part.new_empty_strided(like.shape, strides)
-                        results.append(result.zero_())
+                        shape = *batch, L, part.shape[-1]
+                        if place is not None:
+                            shape = tensors[place].shape
+                        results.append(part.new_zeros(shape))
                     narrowed(results[n], (*heads, *last[kind])).add_(part)
                     del part  # before the next one is made
         return tuple(
@@ -153,7 +151,7 @@ def ranges(size, step):
 def narrowed(tensor, block):
     """The part of a tensor that is in a block, by `narrow`: slices stop a vmap."""
     for dim, part in enumerate(block):
-        if part and tensor.shape[dim] not in (1, part[1]):
+        if tensor.shape[dim] not in (1, part[1]):
             tensor = tensor.narrow(dim, *part)
     return tensor
 
@@ -277,7 +275,7 @@ def weights(scale, hidden, query, key, mask):
     return scores.masked_fill(empty, 0).softmax(-1).masked_fill(empty, 0)
 
 
-def attend(scale, hidden, query, key, value, mask):
+def attend(scale, hidden, query, key, value, mask=None):
     yield weights(scale, hidden, query, key, mask) @ value
 
 
@@ -306,7 +304,7 @@ def later(rows, keys, device):
 
 
 def widened(tensor, dtype):
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+    return tensor if tensor.dtype in (dtype, torch.bool) else tensor.to(dtype)
 
 
 def has_autocast(device):
@@ -349,13 +347,14 @@ def attention(
     A query that sees no key gets zeros, and sends back zeros.
 
     Keeps nothing but its arguments, whatever their strides; what is made whole keeps
-    its matrix. The output lies in memory as query does. Derivatives of every order, in
-    reverse and in forward mode. Right under `torch.func.grad`, `vmap`, `jvp`, `jacrev`,
-    `jacfwd`, `hessian` and `linearize`, alone and inside `torch.compile(fullgraph=True)`
-    (`linearize` raises there, for any function), and in a program from `torch.export`,
-    trained further. What is compiled makes the whole matrix, because a compiler takes
-    no Function with a jvp. In bfloat16 and float16, scores, softmax and sums are
-    float32. Under autocast the arguments are cast as PyTorch's attention casts them.
+    its matrix. If query is `x.view(B, L, H, E).transpose(1, 2)`, the output lies in
+    memory as query does. Derivatives of every order, in reverse and in forward mode.
+    Right under `torch.func.grad`, `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and
+    `linearize`, alone and inside `torch.compile(fullgraph=True)` (`linearize` raises
+    there, for any function), and in a program from `torch.export`, trained further.
+    What is compiled makes the whole matrix, because a compiler takes no Function with a
+    jvp. In bfloat16 and float16, scores, softmax and sums are float32. Under autocast
+    the arguments are cast as PyTorch's attention casts them.
     Not supported: dropout on the weights.
     Raises TypeError or ValueError for other arguments.
     """
@@ -395,15 +394,6 @@ def attention(
         got = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
         return f"(..., L, E), (..., S, E), (..., S, Ev) and (..., L, S), got {got}"
 
-    (L, E), S = query.shape[-2:], key.shape[-2]
-    if E == 0 or key.shape[-1] != E or value.shape[-2] != S:
-        raise ValueError(f"query, key, value and attn_mask must have shapes {shapes()}")
-    if isinstance(scale, torch.Tensor) and not (scale.requires_grad or scale.dim()):
-        scale = scale.item()
-    if scale is None:
-        scale = E**-0.5
-    elif not isinstance(scale, Real) or not math.isfinite(scale):
-        raise ValueError(f"scale must be a finite number, got {scale!r}")
     groups = 1
     if enable_gqa:
         heads, *fewer = (t.shape[-3] if t.dim() > 2 else 0 for t in tensors[:3])
@@ -415,13 +405,15 @@ def attention(
         if fewer[0] == fewer[1]:
             groups = heads // fewer[0]
         else:
-            for n in (1, 2):
-                tensors[n] = tensors[n].repeat_interleave(heads // fewer[n - 1], -3)
+            for n, few in enumerate(fewer, 1):
+                tensors[n] = tensors[n].repeat_interleave(heads // few, -3)
     batch, *others = (tensor.shape[:-2] for tensor in tensors[:3])
     if groups > 1:
         others = [(*other[:-1], other[-1] * groups) for other in others]
-    fit = attn_mask is None and all(batch == other for other in others)
-    if not fit:  # rarely: it takes a while
+    (L, E), S = query.shape[-2:], key.shape[-2]
+    fit = 0 < E == key.shape[-1] and S == value.shape[-2]
+    if fit and (attn_mask is not None or others != [batch, batch]):
+        fit = False
         with suppress(RuntimeError):
             batch = torch.broadcast_shapes(batch, *others)
             scores = *batch, L, S
@@ -431,6 +423,12 @@ def attention(
         raise ValueError(
             f"query, key, value and attn_mask must broadcast to {shapes()}"
         )
+    if isinstance(scale, torch.Tensor) and not (scale.requires_grad or scale.dim()):
+        scale = scale.item()
+    if scale is None:
+        scale = E**-0.5
+    elif not isinstance(scale, Real) or not math.isfinite(scale):
+        raise ValueError(f"scale must be a finite number, got {scale!r}")
     if has_autocast(query.device):
         # Out here autograd records the cast, so each gradient returns in its own dtype.
         dtype = torch.get_autocast_dtype(query.device.type)
@@ -449,17 +447,17 @@ def attention(
             own = n in (0, 3) and tensor.shape[-3] > 1
             tensor = tensor.unflatten(-3, (-1, groups if own else 1))
         tensors[n] = tensor
-    if attn_mask is None:
-        tensors.append(None)
     made_whole = chunk_size is None and L * S <= WHOLE
     if torch.compiler.is_compiling() or made_whole or 0 in (*batch, L, S):
         # A compiler takes no Function with a jvp; for few scores, blocks take longer.
-        given = [t if t is None else widened(t, wide) for t in tensors]
+        given = [widened(t, wide) for t in tensors]
         hidden = later((0, L), S, query.device) if is_causal else None
         with without_autocast(query.device):
             (output,) = attend(scale, hidden, *given)
-        output = output.to(dtype)
+        output = widened(output, dtype)
     else:
+        if attn_mask is None:
+            tensors.append(None)
         if chunk_size is None:
             most = 2**27  # scores in a block
             if query.device.type == "cpu":  # what the cache holds, or half a query

@@ -139,7 +139,7 @@ OPS = {
             ({"value": torch.ones(4, 2)}, "value is torch.float32, but query"),
             ({"value": random(4, 2).to("meta")}, "value is on meta, but query"),
             (query(3), "query must have two dimensions or more, got (3,)"),
-            (query(2, 4), "shapes (..., L, E), (..., S, E), (..., S, Ev)"),
+            (query(2, 4), "broadcast to (..., L, E), (..., S, E), (..., S, Ev)"),
             ({"value": random(3, 2)}, "got (2, 3), (4, 3), (3, 2)"),
             (
                 query(5, 2, 3) | {"key": random(2, 4, 3)},
