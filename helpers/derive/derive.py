@@ -70,9 +70,9 @@ class Derivation:
         self.at_zero = at_zero
         self.random = torch.Generator().manual_seed(0)
         definition(function)
+        self.given = {n: t.detach().cpu() for n, t in tensors.items()}
         self.tensors = {
-            n: t.detach().cpu().double() if t.is_floating_point() else t.cpu()
-            for n, t in tensors.items()
+            n: t.double() if t.is_floating_point() else t for n, t in self.given.items()
         }
         self.tape, self.backward = self.traced(self.tensors)
         self.base = self.told(self.tape, self.backward)
@@ -331,7 +331,7 @@ class Derivation:
         with saved_tensors_hooks(pack, lambda t: t):
             given = {
                 n: t.clone().requires_grad_(t.is_floating_point())
-                for n, t in self.tensors.items()
+                for n, t in self.given.items()
             }
             result = f(**given, **self.constants)
         del result

@@ -85,7 +85,7 @@ SETUP = """\
 """
 ONCE = """\
 if torch.is_grad_enabled():
-    raise RuntimeError("no second derivative: the saved has no history")
+    raise RuntimeError("no second derivative: what was saved has no history")
 """
 CHECK = """\
 for name, tensor, shape, dtype in [

@@ -235,6 +235,13 @@ def test_saving_an_intermediate_refuses_the_second_derivative():
         gradgradcheck(apply, (x, w))
 
 
+def test_what_is_kept_is_counted_in_the_dtype_of_the_example():
+    x, w = (t.float() for t in example((4, 6), (6, 6)))
+    inputs, autograd = 24 + 36, 24 + 36 + 24  # and the sigmoid
+    words = f"keeps {4 * inputs} bytes of its example, and autograd {4 * autograd}."
+    assert words in derive(gated, x, w)
+
+
 def only_large(x):
     if x.shape[0] > 2:
         x = 2 * x
