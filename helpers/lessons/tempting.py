@@ -779,13 +779,14 @@ TEMPTING = {
         ),
         3: N_("That is the size of `b`. What is summed over is the other dimension."),
     },
-    "21 checks": {
-        (True, True, True, True): N_(
-            "The first derivative is the same. What do `gate` and `up` lead to, when they "
-            "come out of `ctx.saved_tensors`?"
+    "21 seconds": {
+        0: N_(
+            "`gate` and `up` are taken for constants. But which second derivative is 0 "
+            "in any case?"
         ),
-        (True, False, True, False): N_(
-            "Inputs come out with their history, so what is computed from them has one."
+        6: N_(
+            "The first derivatives are. What do `gate` and `up` lead to, when they come "
+            "out of `ctx.saved_tensors`?"
         ),
     },
     "21 slope": {

@@ -28,6 +28,7 @@ NO_SECOND = (
     "unfaithful",
     "estimator",
     "gradient-none",
+    "gradient-wrong",
     "gradient-dtype",
     "output-dtype",
     "singular",

@@ -96,7 +96,7 @@ def second_time(exam, seed=1):
 
 def calls_between(exam):
     """With other inputs, other signs, fewer rows and other arguments."""
-    subject, near = exam.subject, [exam.dice.nearby(v) for v in exam.subject.values]
+    subject, near = exam.subject, exam.nearby()
     run = exam.subject.run()
     few = itertools.islice(resized(subject), FEW)
     for other, values in (

@@ -5,7 +5,15 @@ import torch
 from ..causes.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, as_finding
 from ..function.isolation import CallError, OwnGenerators, draws
 from ..function.subject import changed, noted
-from ..function.tensors import equal, has_memory, is_number, largest, position, worst
+from ..function.tensors import (
+    as_vector,
+    equal,
+    has_memory,
+    is_number,
+    largest,
+    position,
+    worst,
+)
 from ..measure.point import Point
 from ..report import brief, error, note, warning
 from ..words import _
@@ -180,6 +188,7 @@ OFF_BY = {
     torch.float32: 1e-2,
     torch.float16: 1e-1,
 }  # of a gradient, by which it may be off
+SCALED = 5e-2  # the same for a factor between the two, in which rounding averages out
 FLUSHED = torch.finfo(torch.float32).tiny  # less than this, processors may take for 0
 
 
@@ -188,6 +197,18 @@ def as_given(exam):
     # Of both signs; and none below zero: long sums grow, and lose digits.
     for vs in (exam.vs, [v.abs() for v in exam.vs]) if exam.subject.lower else ():
         yield from with_these(exam, vs)
+
+
+def is_scaled(a, b, c, rounding):
+    """Is `a` a multiple of `b`, farther off than what rounding does to all of it?
+
+    c: what `b` is where only the inputs are rounded; rounding: of one element
+    """
+    size = b.norm()
+    factor, moved = (t @ b / size**2 for t in (a, c))
+    scatter = (a - factor * b).norm() / len(b) ** 0.5 + rounding
+    limit = SCALED + 10 * (moved - 1).abs() + 5 * scatter / size
+    return bool((factor - 1).abs() > limit)
 
 
 def with_these(exam, vs):
@@ -227,12 +248,10 @@ def with_these(exam, vs):
         a = torch.where(has_no_such, b, a.to(b.dtype))
         off = (a - b).abs().nan_to_num(nan=torch.inf)
         size = largest(b) if largest(b) > 1e-9 * scale else scale
-        if (
-            off.max()
-            > OFF_BY.get(dtype, 3e-1) * size
-            + 30 * largest(c - b)
-            + 10 * eps * whole
-            + FLUSHED
+        if off.max() > OFF_BY.get(dtype, 3e-1) * size + 30 * largest(
+            c - b
+        ) + 10 * eps * whole + FLUSHED or is_scaled(
+            *map(as_vector, (a, b, c)), eps * whole
         ):
             made, severity = "", None
             if not all(o.isfinite().all() for o in run.outputs):

@@ -363,6 +363,12 @@ class Examination:
         size = sum(largest(v * o) * o.numel() ** 0.5 for o, v in pairs)
         return [size / (largest(value) or 1.0) for value in self.subject.values]
 
+    def nearby(self):
+        """Another point. What requires no gradient stays: it may lie on a manifold."""
+        frozen = [k in self.subject.frozen for k in self.subject.examined]
+        pairs = zip(self.subject.values, frozen, strict=True)
+        return [v if stays else self.dice.nearby(v) for v, stays in pairs]
+
     @property
     def floors(self):
         """What each gradient may be by rounding alone."""

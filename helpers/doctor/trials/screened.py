@@ -35,7 +35,7 @@ def points_of(exam):
     """The given point, and others near it where forward is finite."""
     points = [exam.subject.values]
     for _turn in range(1 if too_much(points[0]) else 2):
-        other = [exam.dice.nearby(v) for v in exam.subject.values]
+        other = exam.nearby()
         with contextlib.suppress(CallError):
             if all(y.isfinite().all() for y in exam.subject.forward(other)):
                 points.append(other)
