@@ -589,10 +589,10 @@ TEMPTING = {
         ),
     },
     "15 constants": {
-        "instructions": N_(
-            "They were the largest by far. But four in five of them were index arithmetic."
+        4.6: N_(
+            "That is what the instructions gain. Which limit is the largest afterwards?"
         ),
-        "bytes": N_("The bytes have not changed, and are no longer alone at the top."),
+        6.3: N_("That would be the floor of the bytes. Which limit is above it?"),
     },
     "15 weight": {
         2.0: N_("That was one channel a thread. Now 16 channels share each weight."),
