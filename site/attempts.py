@@ -41,6 +41,8 @@ SAID = {  # what only a page says; by the folder of the edition
         "number": "`{name}` takes a tensor, not a number.",
         "name": "`{name}` is not defined: write `torch.{name}`.",
         "unknown": "this page does not know `{name}`. It knows {names}.",
+        "instead": "this page does not know `{name}`: write `{meant}`.",
+        "tuple": "one expression is asked for: leave out the comma, and what follows.",
         "functional": "torch has no `{name}`: write `F.{name}`.",
         "typed": "`{sign}` is no sign of Python: write `{meant}`.",
         "slip": "this page does not know `{name}`. Is `{close}` meant? If not, run it in the "
@@ -73,6 +75,8 @@ SAID = {  # what only a page says; by the folder of the edition
         "number": "`{name}` 的参数要是张量，不能是数。",
         "name": "`{name}` 没有定义，请写 `torch.{name}`。",
         "unknown": "本页不认识 `{name}`，只认识 {names}。",
+        "instead": "本页不认识 `{name}`，请写 `{meant}`。",
+        "tuple": "这里只要一个表达式，请去掉逗号和它后面的内容。",
         "functional": "torch 里没有 `{name}`，请写 `F.{name}`。",
         "typed": "Python 里没有 `{sign}` 这个符号，请写 `{meant}`。",
         "slip": "本页不认识 `{name}`，是不是想写 `{close}`？如果不是，请在课程的 notebook 里运行。",
@@ -92,7 +96,7 @@ SAID = {  # what only a page says; by the folder of the edition
 }
 
 TASKS = {  # the comments of the Chinese edition's cells are English, as all its code is
-    "y = x * w + x, and g has its shape": "y = x * w + x，g 的形状与它相同",
+    "y = x * w + x; g has the shape of y": "y = x * w + x；g 的形状与 y 相同",
     "the backward of y = x.flip(0)": "y = x.flip(0) 的 backward",
     "the backward of y = x.roll(1, 0)": "y = x.roll(1, 0) 的 backward",
     "the backward of y = x.repeat(2), for one dimension": "y = x.repeat(2) 的 backward，x 是一维的",

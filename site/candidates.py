@@ -38,12 +38,29 @@ WRONG = [  # what people write; the judge says what is wrong with each
     "grad_output * torch.sigmoid(-x)",
     "-grad_output * torch.sigmoid(x)",
     "grad_output + torch.sigmoid(x)",
-    "grad_output * torch.log(1 + torch.exp(x))",
     "grad_output * torch.tanh(x)",
     "torch.sigmoid(grad_output)",
     "grad_output * torch.sigmoid(grad_output)",
 ]
+ITSELF = {
+    "notebooks": "That is softplus itself, which forward returns: multiply by its slope.",
+    "zh": "这是 softplus 本身，也就是 forward 的返回值：要乘的是它的斜率。",
+}
 WHY = {  # where the judge has numbers alone
+    "grad_output * F.softplus(x)": ITSELF,
+    "grad_output * torch.log(1 + torch.exp(x))": ITSELF,
+    "grad_output * torch.sigmoid(2 * x)": {
+        "notebooks": "That is sigmoid(2x), however it is written: halve the argument.",
+        "zh": "不论怎样写，这都是 sigmoid(2x)，请把自变量减半。",
+    },
+    "grad_output.mean() * torch.sigmoid(x)": {
+        "notebooks": "Each element has a grad_output of its own: leave out the mean.",
+        "zh": "每个元素都有自己的 grad_output，不要取平均。",
+    },
+    "grad_output.sum() * torch.sigmoid(x)": {
+        "notebooks": "Each element has a grad_output of its own: leave out the sum.",
+        "zh": "每个元素都有自己的 grad_output，不要求和。",
+    },
     "grad_output * torch.sigmoid(x) * (1 - torch.sigmoid(x))": {
         "notebooks": "That is the slope of sigmoid: one derivative too many.",
         "zh": "这是 sigmoid 的斜率，多求了一次导。",

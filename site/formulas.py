@@ -11,6 +11,10 @@ FONTS = (
 )
 # What Sphinx writes for MathJax to find.
 MARKED = re.compile(r'(?<=nohighlight">)\s*(?:\\\((.+?)\\\)|\\\[(.+?)\\\])', re.DOTALL)
+# A formula that is too wide may go on in the next line after a quad or two.
+QUAD = re.compile(
+    r'<mjx-mstyle><mjx-mspace style="width: [12]em;"></mjx-mspace></mjx-mstyle>'
+)
 # No line begins with the comma that follows a formula.
 FOLLOWED = re.compile(
     r'<span class="math(?:(?!</span>).)+</span>[,.;:)?，。、；：）]+', re.DOTALL
@@ -25,6 +29,6 @@ def set_formulas(body, fonts):
     ]
     answer = json.loads(node("formulas.cjs", fonts=fonts, formulas=formulas))
     html, style = iter(answer["html"]), re.sub(r"\s+", " ", answer["css"])
-    body = MARKED.sub(lambda _: next(html), body)
+    body = MARKED.sub(lambda _: QUAD.sub(r"\g<0><wbr>", next(html)), body)
     body = FOLLOWED.sub(r'<span class="followed">\g<0></span>', body)
     return body, f"<style>{style}</style>"

@@ -14,9 +14,12 @@ from pathlib import Path
 import torch
 from candidates import front_attempt
 from docutils import nodes
+from exercises import speaking
 from search import WORDS as SEARCH_WORDS
 from search import plain
 from search import rows as index_rows
+
+from helpers.lessons.cases import PATIENTS
 
 ROOT = Path(__file__).parents[1]
 ADDRESS = os.environ.get("GITHUB_REPOSITORY")  # unknown to a local build
@@ -30,6 +33,15 @@ PARTS = [
     "10 11 13 20 21",
     "12 14 17 18",
     "19 22 23 24",  # to look up
+]
+KERNELS = [  # chapters, and the headings of the sections that hold a kernel, by their cells
+    ("07", "the-forward-kernel"),
+    ("08", "c021"),
+    ("08", "c006"),
+    ("23", "triton-op"),
+    ("15", "which-limit-and-what-lowers-it"),
+    ("09", "a-name-and-a-promise-custom-op"),
+    ("16", "an-empty-folder-start-from-the-template"),
 ]
 COVERS = {  # what a chapter is about, in code
     "00": "x = 100: nan",
@@ -98,9 +110,8 @@ WORDS = {
         "start": "Start with chapter 00",
         "doors": ("New here", "I have an error, or a task", "I need a kernel"),
         "new": "You need Python, tensors and `loss.backward()`, but no GPU.",
-        "kernels": {"07": "Write it in CUDA", "08": "Write it in C or C++",
-                    "15": "Make it fast, or write it in Triton",
-                    "09": "Keep it under torch.compile", "16": "Ship it as a package"},
+        "kernels": ["Write it in CUDA", "Write it in C++", "Write it in C", "Write it in Triton",
+                    "Make it fast", "Keep it under torch.compile", "Ship it as a package"],
         "look_up": "Paste the message, or say what you want",
         "paste": "Paste or describe it",
         "example": "For example:",
@@ -126,7 +137,7 @@ WORDS = {
         "ways": {
             "copy": ("Copy an operation", "Tested, each a file or a folder that stands alone."),
             "check": ("Check my gradient", "The doctor names what is wrong with a gradient, and "
-                      "often the line to change."),
+                      "often the line to change. It is one folder, which needs only torch:"),
         },
     },
     "zh": {
@@ -152,8 +163,8 @@ WORDS = {
         "start": "从第 00 章开始",
         "doors": ("第一次来", "遇到报错，或有事要做", "要写核函数"),
         "new": "你需要会用 Python、张量和 `loss.backward()`，不需要 GPU。",
-        "kernels": {"07": "用 CUDA 写", "08": "用 C 或 C++ 写", "15": "让它更快，或用 Triton 写",
-                    "09": "让它支持 torch.compile", "16": "打包发布"},
+        "kernels": ["用 CUDA 写", "用 C++ 写", "用 C 写", "用 Triton 写", "让它更快",
+                    "让它支持 torch.compile", "打包发布"],
         "look_up": "粘贴报错，或写下你想做的事",
         "paste": "粘贴或描述",
         "example": "例如：",
@@ -178,17 +189,18 @@ WORDS = {
         "more": "全部命令、要下载多少、怎样用这门课程教学：见 README",
         "ways": {
             "copy": ("复制算子", "经过测试，每个自成一个文件或文件夹，可以单独使用。"),
-            "check": ("检查我的梯度", "梯度医生说出梯度错在哪里，往往还能指出要改的那一行。"),
+            "check": ("检查我的梯度", "梯度医生说出梯度错在哪里，往往还能指出要改的那一行。"
+                      "它是一个文件夹，只依赖 torch："),
         },
     },
 }  # fmt: skip
 
 
-def _first(found, what):
-    """The first of `found`; ValueError where the README no longer has it."""
+def _first(found, what, source="the README"):
+    """The first of `found`; ValueError where the source no longer has it."""
     for one in found:
         return one
-    raise ValueError(f"the front page takes {what} from the README, which has none")
+    raise ValueError(f"the front page takes {what} from {source}, which has none")
 
 
 def _section(node):
@@ -198,7 +210,7 @@ def _section(node):
 
 
 def _of_readme(builder, readme):
-    """What the front page shows of the README, and the address of its table of what to copy."""
+    """What the front page shows of the README, and where what is copied stands."""
     doctree = builder.env.get_and_resolve_doctree(readme, builder)
     blocks = [
         b for b in doctree.findall(nodes.literal_block) if "jupyter lab" in b.astext()
@@ -207,7 +219,11 @@ def _of_readme(builder, readme):
         t for t in doctree.findall(nodes.literal) if t[-1].astext() == "softplus.py"
     )
     copy = _section(_first(code, "the table of what to copy"))["ids"][0]
+    links = (
+        n for n in doctree.findall(nodes.reference) if n.astext() == "helpers/doctor"
+    )
     return {
+        "doctor": _first(links, "a link to the doctor")["refuri"],
         "commands": [
             builder.render_partial(block.deepcopy())["fragment"] for block in blocks
         ],
@@ -253,6 +269,31 @@ def _chapters(folder, chapters):
         if set(wanted) <= set(cards) and wanted:
             through.append((name, hours, " ".join(wanted)))
     return cards, through
+
+
+def _kernels(builder, folder, cards):
+    """The address of each section of KERNELS."""
+    for number, cell in KERNELS:
+        page = cards[number]["page"]
+        document = page.removesuffix(".html")
+        cells = json.loads((ROOT / f"{document}.ipynb").read_text(encoding="utf-8"))
+        (source,) = (c["source"] for c in cells["cells"] if c["id"] == cell)
+        heading = re.sub("^#+ |[`\n]", "", source[0])
+        titles = builder.env.get_doctree(document).findall(nodes.title)
+        found = (title for title in titles if title.astext() == heading)
+        yield f"{page}#{_section(_first(found, heading, document))['ids'][0]}"
+
+
+def _use(builder, folder):
+    """How the doctor is called, and what it says of one of its patients, as HTML."""
+    with speaking(folder):
+        error = str(PATIENTS["TransposedWeight"].examine()).splitlines()[1].strip()
+    code = (
+        "from helpers.doctor import examine\n"
+        f"print(examine(MyFunction.apply, x, weight))\n# {error}"
+    )
+    block = nodes.literal_block(code, code, language="python")
+    return builder.render_partial(block)["fragment"]
 
 
 def _called(folder):
@@ -315,11 +356,7 @@ def context(builder, folder, readme, chapters):
     of_readme = _of_readme(builder, readme)
     cards, through = _chapters(folder, chapters)
     look_up = next(d for d, title in chapters if title.startswith("19"))
-    leads = {  # a way in: where it leads
-        "copy": of_readme["copy"],
-        "check": cards["11"]["page"],
-    }
-    kernels = [(name, cards[n]["page"]) for n, name in words["kernels"].items()]
+    kernels = _kernels(builder, folder, cards)
     parts = [
         (title, [cards[number] for number in numbers.split()])
         for title, numbers in zip(words["parts"], PARTS, strict=True)
@@ -328,11 +365,12 @@ def context(builder, folder, readme, chapters):
         words
         | of_readme
         | {
-            "ways": [(*words["ways"][way], leads[way]) for way in leads],
+            "eleven": cards["11"]["page"],
+            "use": _use(builder, folder),
             "parts": parts,
             "through": through,
             "rows": [*_chapter_rows(folder, cards), *_rows(builder, look_up)],
-            "kernels": kernels,
+            "kernels": zip(words["kernels"], kernels, strict=True),
             "message": MESSAGE,
             "asked": json.dumps(front_attempt(folder), ensure_ascii=False),
             "curves": curves(),

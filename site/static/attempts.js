@@ -76,6 +76,9 @@ const attempts = (() => {
   const OF_PYTHON = new Set(("math np numpy nn ctx self max min pow round range any all list tuple zip map "
     + "bool print lambda isinstance getattr").split(" "));
 
+  // Names of other libraries, and what stands for them.
+  const STANDS_FOR = { __proto__: null, e: "torch.exp(…)", expit: "torch.sigmoid", input: "x" };
+
   // Do two names differ by one letter?
   const without = (name, at) => name.slice(0, at) + name.slice(at + 1);
   const isClose = (one, other) => other.length > 2 && [...one, ...other].some((_, at) => without(one, at) === other
@@ -99,20 +102,24 @@ const attempts = (() => {
       return value;
     });
     const isFront = Boolean(asked.tuples);
-    const beyond = mine.find(value => value instanceof Beyond)
-      ?? (asked.tuples && mine.some(Array.isArray) ? new Beyond(line) : null);
+    const beyond = mine.find(value => value instanceof Beyond);
     const [sign] = line.match(/[（）×·÷，−＊＋．]/) ?? [];
     if (beyond && sign) return ["○", at(number, filled(words.typed, { sign, meant: MEANT[sign] }))];
     const [, module] = line.match(/\b(math|np|numpy|jnp|tf(?:\.math|\.nn)?|jax(?:\.numpy|\.nn)?)\./) ?? [];
     if (beyond && module) return ["○", at(number, filled(words.modules, { module }))];
     const [opened, closed] = [/[([]/g, /[)\]]/g].map(sign => line.match(sign)?.length ?? 0);
     if (beyond && opened !== closed) return ["✗", at(number, filled(words.brackets, { opened, closed }))];
+    if (isFront && mine.some(Array.isArray) || beyond?.message.startsWith(",")) return ["○", at(number, words.tuple)];
     const isName = beyond?.isName && !OF_PYTHON.has(beyond.message);
     const begins = name => isName && name.startsWith(beyond.message.toLowerCase()); // grad, X
     const close = beyond && ([...asked.names, ...known].find(name => isClose(name, beyond.message)) ?? asked.names.find(begins));
     if (close) return ["○", at(number, filled(words.slip, { name: beyond.message, close }))];
     const has = [...asked.names, "torch", "F"].map(one => `\`${one}\``).join(", ");
-    if (isName) return [isFront ? "✗" : "○", at(number, filled(words.unknown, { name: beyond.message, names: has }))];
+    const meant = STANDS_FOR[beyond?.message], isThere = asked.names.includes(meant) || meant?.startsWith("torch.");
+    if (isName || isThere) {
+      const sentence = isThere ? words.instead : words.unknown;
+      return [isFront && isName ? "✗" : "○", at(number, filled(sentence, { name: beyond.message, names: has, meant }))];
+    }
     if (beyond?.isSyntax) return ["○", at(number, filled(words.syntax, { what: beyond.message }))];
     if (beyond) return ["○", at(number, filled(words.beyond, { what: beyond.message }))];
     const wrong = cases.map(({ expected, where, sentence }, n) => {

@@ -87,28 +87,21 @@ const letBreak = () => {
     link.innerHTML = link.innerHTML.replace(/([_.(](?=[a-z_])|(?<=[a-z])(?=[A-Z]))(?=[^<>]*(<|$))/g, "$1<wbr>");
 };
 
-// The keyboard reaches a formula that is wider than its place, and so can scroll it.
+// A table or a formula that goes on beyond the edge says so, and the keyboard reaches it.
 const letScroll = () => {
-  const mark = () => {
-    for (const formula of document.querySelectorAll("mjx-container:not([tabindex])"))
-      if (formula.scrollWidth > formula.clientWidth) formula.tabIndex = 0;
+  const all = document.querySelectorAll(".pst-scrollable-table-container, mjx-container");
+  const mark = one => {
+    one.classList.toggle("goes-on", one.scrollLeft + one.clientWidth < one.scrollWidth - 4);
+    if (one.scrollWidth > one.clientWidth) one.tabIndex = 0;
   };
-  for (const event of ["load", "resize"]) addEventListener(event, mark);
-  document.addEventListener("toggle", mark, true); // of a fold
-};
-
-// A table that goes on beyond the edge says so.
-const markTables = () => {
-  const tables = document.querySelectorAll(".pst-scrollable-table-container");
-  const mark = table => table.classList.toggle(
-    "goes-on", table.scrollLeft + table.clientWidth < table.scrollWidth - 4);
-  for (const table of tables) table.addEventListener("scroll", () => mark(table));
-  for (const event of ["load", "resize"]) addEventListener(event, () => tables.forEach(mark));
+  const markAll = () => all.forEach(mark);
+  for (const one of all) one.addEventListener("scroll", () => mark(one));
+  for (const event of ["load", "resize"]) addEventListener(event, markAll);
+  document.addEventListener("toggle", markAll, true); // of a fold
 };
 
 document.addEventListener("DOMContentLoaded", () => {
   letBreak();
-  markTables();
   letScroll();
   setUpFolds();
   setUpPredictions();

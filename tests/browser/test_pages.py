@@ -1,6 +1,7 @@
 """Each page by itself: it is whole and light."""
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.conftest import EIGHT, FRONT, LOOKS, PAGES, each_page, look, show
 
@@ -25,9 +26,18 @@ def test_a_page_is_whole(page, site, name):
 
 
 def test_no_formula_is_cut_off(page, site):
-    show(page, site, "notebooks/02_static_functions.html", width=390)
-    cut = """formulas => formulas.filter(f => f.scrollHeight > f.clientHeight + 1).length"""
-    assert page.locator(".bd-article mjx-container").evaluate_all(cut) == 0
+    """What is wider than a phone goes on in the next line, or says that it scrolls."""
+    cut = """formulas => formulas.filter(f => f.scrollHeight > f.clientHeight + 1
+        || f.scrollWidth > f.clientWidth + 4
+        && (f.querySelector("[style*='width: 1em'], [style*='width: 2em']")
+            || !f.matches(".goes-on"))).length"""
+    for chapter in ("02_static_functions", "13_decision_and_theorem", "20_attention"):
+        show(page, site, f"notebooks/{chapter}.html", width=390)
+        assert page.locator(".bd-article mjx-container").evaluate_all(cut) == 0, chapter
+    wide = page.locator("mjx-container.goes-on")
+    count = wide.count()
+    wide.first.evaluate("formula => { formula.scrollLeft = formula.scrollWidth }")
+    expect(wide).to_have_count(count - 1)
 
 
 @pytest.mark.parametrize("name", EIGHT)

@@ -10,7 +10,9 @@ from urllib.parse import unquote
 import pytest
 from playwright.sync_api import expect
 
+from helpers.lessons.cases import PATIENTS
 from helpers.lessons.exercise import exercises
+from helpers.lessons.language import VARIABLE
 from tests.browser.conftest import CHAPTERS, FOLDERS, FRONT, PAGES, show
 
 each_front = pytest.mark.parametrize("folder, name", FRONT.items())
@@ -256,7 +258,9 @@ def test_the_switch_leads_to_the_same_page(page, site):
 @each_front
 def test_the_front_page_leads_somewhere(page, site, folder, name):
     page.goto(site + name)
-    assert page.locator(".ways a").count() == 2
+    assert page.locator(".ways a").count() == 3
+    sections = page.locator(".kernels a").evaluate_all("all => all.map(a => a.hash)")
+    assert len(sections) == len(set(sections) - {""}) == 7
     assert page.locator(".doors > section").count() == 3
     assert page.locator(".front .map a").count() == len(CHAPTERS) // 2
     links = page.locator(".front a").evaluate_all(
@@ -272,7 +276,21 @@ def test_the_front_page_leads_somewhere(page, site, folder, name):
         assert pages[target].ok, link
         text = unescape(pages[target].text())
         assert not anchor or f'id="{unquote(anchor)}"' in text, link
-    assert "jupyter lab" in page.locator(".front pre").first.inner_text()
+    assert "jupyter lab" in page.locator(".install pre").first.inner_text()
+
+
+@each_front
+def test_the_doctor_prints_what_its_card_says(
+    page, site, folder, name, monkeypatch, capsys
+):
+    page.goto(site + name)
+    code = page.locator(".ways pre").inner_text().strip()
+    case = PATIENTS["TransposedWeight"]
+    given = dict(zip(("x", "weight"), case.inputs(), strict=True))
+    monkeypatch.setenv(VARIABLE, "zh" if folder == "zh" else "en")
+    exec(code, given | {"MyFunction": case.fn})
+    *_, printed = code.split("# ")
+    assert printed in capsys.readouterr().out
 
 
 @each_front

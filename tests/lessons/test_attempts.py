@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 SITE = HERE.parents[1] / "site"
 sys.path.insert(0, str(SITE))
 from attempts import ASKS, SAID, TASKS, data_of_drill, names_and_line  # noqa: E402
-from candidates import front_attempt  # noqa: E402
+from candidates import WHY, front_attempt  # noqa: E402
 
 GAP = re.compile(r"\{\w+\}")
 ENGLISH = re.compile(r"\b(the|of|for|what|where|without|all|its)\b")
@@ -45,6 +45,8 @@ RIGHT = [
     ("6.a", "torch.einsum('ni,ni->i', g, x)"),
     ("10.a", "x.exp().mul(tangent)"),
     ("10.c", "float(j <= i)"),
+    ("10.c", "1.0 if j < i or j == i else 0.0"),
+    ("10.c", "1.0 if True and not i < j else 0.0"),
     ("13.a", "torch.where(x.abs() < 1, g, torch.zeros_like(g))"),
     ("13.a", "g * ((x > -1) & (x < 1))"),
     ("13.b", "g * z ** -2 / 3"),
@@ -92,6 +94,7 @@ REFUSED = [
     ("1.b", "g * torch.ones(2, 3)"),
     ("2.a", "G.T.double() @ X"),
     ("2.b", "G.sum(0).data"),
+    ("2.b", "G.mean(0) * len(G.data)"),
     ("3.a", "g.flip(0).add_(0)"),
     ("3.a", "[row for row in g]"),
     ("3.b", "torch.randn_like(g)"),
@@ -101,6 +104,7 @@ REFUSED = [
     ("2.b", "G.sum(keepdim=True)"),  # PyTorch raises an error in each of these
     ("3.a", "torch.flip(g, 0)"),
     ("13.a", "+(x.abs() < 1) * g"),
+    ("13.a", "torch.maximum(g)"),
 ]
 FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "grad_output * (1 + torch.tanh(x / 2)) / 2": "✓",
@@ -133,6 +137,15 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "grad_output * max(x, 0)": "○",
     "grad_output * x.detach()": "○",
     "(grad_output * torch.sigmoid(x),)": "○",  # Python takes a tuple
+    "grad_output * torch.sigmoid(x), None": "○",
+    "grad_output / (1 + e**-x)": "✗",
+    "grad_output * expit(x)": "✗",
+    "grad_output * torch.sigmoid(input)": "✗",
+    "grad_output / (1 + torch.e**-x)": "○",
+    "grad_output * torch.sigmoid(2*x)": "✗",
+    "grad_output * (torch.tanh(x) + 1) / 2": "✗",
+    "grad_output * F.softplus(x)": "✗",
+    "torch.sigmoid(x) * grad_output.mean()": "✗",
     # Python finds a derivative of these that is nan, infinite, or 0 at a kink.
     "grad_output - grad_output / (1 + torch.exp(x))": "○",
     "grad_output / (1 + 1 / torch.exp(x))": "○",
@@ -220,9 +233,26 @@ def test_the_front_page_marks_lines():
         "grad * torch.sigmoid(x)": "Is `grad_output` meant?",
         "grad_output × torch.sigmoid(x)": "write `*`",
         "grad_output torch.sigmoid(x)": "cannot read `torch.sigmoid(x)`",
+        "(grad_output * torch.sigmoid(x),)": "one expression is asked for",
+        "grad_output * torch.sigmoid(x), None": "one expression is asked for",
+        "grad_output / (1 + e**-x)": "write `torch.exp(…)`",
+        "grad_output * expit(x)": "write `torch.sigmoid`",
+        "grad_output * torch.sigmoid(input)": "write `x`",
+        "grad_output / (1 + torch.e**-x)": "write `torch.exp(…)`",
+        "grad_output * torch.sigmoid(2*x)": "halve the argument",
+        "grad_output * (torch.tanh(x) + 1) / 2": "halve the argument",
+        "grad_output * F.softplus(x)": "That is softplus itself",
+        "torch.sigmoid(x) * grad_output.mean()": "leave out the mean",
     }
     said = dict(zip(FRONT, said, strict=True))
     assert [line for line, words in causes.items() if words not in said[line]] == []
+
+
+def test_each_edition_names_what_people_write():
+    for folder in SAID:
+        said = said_by_a_page([("front", line) for line in WHY], folder)
+        for page, (line, why) in zip(said, WHY.items(), strict=True):
+            assert page[0] == "✗" and page.endswith(why[folder]), line
 
 
 def test_each_edition_has_the_sentences():
