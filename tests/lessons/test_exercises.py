@@ -143,7 +143,11 @@ FILTER = "weight[(c * K + i) * K + j]"
         ("7.3", {"- i *": "+ i *"}, "(1, 0) reads the input pixel (2, 0)"),
         ("7.3", {"return (h, w) if": "return h if"}, "(0, 0) is right."),
         ("16.3", {"scan(": "scan2("}, "the name must stay; here it is `scan2`"),
-        ("8.1", {"_output[i] * y[i]": "_output[i] * exp(y[i])"}, "`y` is exp(x) already"),
+        (
+            "8.1",
+            {"_output[i] * y[i]": "_output[i] * exp(y[i])"},
+            "`y` is exp(x) already",
+        ),
         (
             "20.2",
             {
