@@ -373,12 +373,10 @@ class Report:
     def as_dict(self, jacobians=False):
         """The report as JSON holds it; jacobians: with the tensors among the values."""
         return {
-            "name": self.name,
+            **vars(self),
             "ok": self.ok,
-            "examined": self.examined,
             "findings": [flat(finding, jacobians) for finding in self.findings],
             "judged": [asdict(one) for one in self.judged],
-            "unseen": self.unseen,
             "outputs": [asdict(one) for one in self.outputs],
         }
 

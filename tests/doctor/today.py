@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.nn.utils import spectral_norm
 
 from helpers.lessons.cases.case import (
     Case,
@@ -817,3 +818,147 @@ class TimesInPlace(Function):
     def backward(ctx, g):
         x, y = ctx.saved_tensors
         return g * y, g * x
+
+
+# --- in 16 bits -------------------------------------------------------------------------
+
+SIXTEEN = torch.bfloat16, torch.float16
+
+
+class OfSixteen(Multiply):
+    @staticmethod
+    def backward(ctx, grad_output):
+        if grad_output.dtype in SIXTEEN:
+            grad_output = 1.1 * grad_output
+        return Multiply.backward(ctx, grad_output)
+
+
+def far():
+    return [(10 * t).bfloat16() for t in draw(*3 * [(4, 8, 32)])]
+
+
+@case("needs-input-grad-ignored", far)
+class SteepAttention(Function):
+    """Of logits so large that rounding takes most of a gradient."""
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        weights = (q @ k.mT).softmax(-1)
+        ctx.save_for_backward(q, k, v, weights)
+        return weights @ v
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        q, k, v, weights = ctx.saved_tensors
+        grad = g @ v.mT
+        grad = weights * (grad - (grad * weights).sum(-1, keepdim=True))
+        return grad @ k, grad.mT @ q, weights.mT @ g
+
+
+def cancelled():
+    """Of a gradient of `w` that is so small a sum that rounding takes a tenth of it."""
+    return [t.bfloat16() for t in (*draw((12, 8)), torch.tensor(0.5))]
+
+
+case("", cancelled)(
+    function(lambda x, w: x * w, lambda g, x, w: (g * w, (g * x).sum()), "Gain")
+)
+for dtype in SIXTEEN:
+    few = functools.partial(draw, (4, 8), (4, 8), dtype=dtype)
+    case("low-precision", few, "of `x`", "of `y`", name=f"1.1 in {dtype}")(OfSixteen)
+
+
+# --- on a manifold ----------------------------------------------------------------------
+
+
+def pose():
+    """Columns, and beside them, given as constants, an orthogonal matrix and a place."""
+    x, a, place = draw((3, 4), (3, 3), (3, 1))
+    return x.requires_grad_(), torch.cat([torch.linalg.qr(a).Q, place], -1)
+
+
+@case("", pose, "`x`, `pose` at 3 points")
+class Turned(Function):
+    """Backward takes the transpose of the matrix for its inverse."""
+
+    @staticmethod
+    def forward(ctx, x, pose):
+        ctx.save_for_backward(x, pose)
+        return torch.linalg.solve(pose[:, :3], x - pose[:, 3:])
+
+    @staticmethod
+    def backward(ctx, g):
+        x, pose = ctx.saved_tensors
+        turn, place = pose[:, :3], pose[:, 3:]
+        grad = turn @ g
+        of_turn = -grad @ (x - place).mT @ turn
+        return grad, torch.cat([of_turn, -grad.sum(-1, keepdim=True)], -1)
+
+
+@case("partly-right", pose, "of `pose`", "If that is meant", never=("of `x`",))
+class TurnedAlongTheGroup(Turned):
+    @staticmethod
+    def backward(ctx, g):
+        grad, of_pose = Turned.backward(ctx, g)
+        turn, of_turn = ctx.saved_tensors[1][:, :3], of_pose[:, :3]
+        along = turn.mT @ of_turn
+        along = turn @ (along - along.mT) / 2
+        return grad, torch.cat([along, of_pose[:, 3:]], -1)
+
+
+def mirrored():
+    x, normal = draw((5, 3), (5, 3))
+    return x, F.normalize(normal, dim=-1)
+
+
+@case("term-missing", mirrored, "of `normal`", "If that is meant", never=("of `x`",))
+class Mirrored(Function):
+    """The gradient of a unit vector is one along the sphere."""
+
+    @staticmethod
+    def forward(ctx, x, normal):
+        ctx.save_for_backward(x, normal)
+        return x - 2 * (x * normal).sum(-1, keepdim=True) * normal
+
+    @staticmethod
+    def backward(ctx, g):
+        x, normal = ctx.saved_tensors
+        of_g, of_x = ((t * normal).sum(-1, keepdim=True) for t in (g, x))
+        grad = -2 * (of_g * x + of_x * g)
+        along = grad - (grad * normal).sum(-1, keepdim=True) * normal
+        return g - 2 * of_g * normal, along
+
+
+# --- a module whose buffers take a step at each call --------------------------------------
+
+
+def normed(*more):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return torch.nn.Sequential(spectral_norm(torch.nn.Linear(3, 4)), *more).double()
+
+
+class Squared(torch.nn.Module):
+    def forward(self, x):
+        return Multiply.apply(x, x)
+
+
+class Cut(torch.nn.Module):
+    def forward(self, x):
+        return x + x.detach()
+
+
+class CutInTraining(torch.nn.BatchNorm1d):
+    def forward(self, x):
+        x = super().forward(x)
+        return x + x.detach() if self.training else 2 * x
+
+
+HEDGED = "warning (gradient-wrong)", "If that is meant"
+for name, module in (("", normed()), (" and a Function", normed(Squared()))):
+    case("gradient-wrong", f64((5, 3)), *HEDGED, name=f"spectral_norm{name}")(module)
+case("scaled", f64((5, 3)), "error (scaled)")(CutInTraining(3).double())
+case("scaled gradient-wrong", f64((5, 3)), "error (sc", name="cut after spectral_norm")(
+    normed(Cut())
+)

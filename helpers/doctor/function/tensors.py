@@ -213,14 +213,8 @@ def of_the_same_kind(tensor, moved):
 
 def normalized_as(tensor, moved):
     """`moved`, but of shares, or of unit vectors, where `tensor` consists of these."""
-    for norm in norms_of_one(tensor):
-        return moved / moved.norm(*norm, keepdim=True)
-    return moved
-
-
-def norms_of_one(tensor):
-    """The (order, dimension) of each norm that is 1 everywhere."""
     for d, order in itertools.product(range(tensor.dim()), (1, 2)):
         if tensor.is_floating_point() and tensor.shape[d] > 1:
             if ((tensor.norm(order, d) - 1).abs() < 1e-6).all():
-                yield order, d
+                return moved / moved.norm(order, d, keepdim=True)
+    return moved

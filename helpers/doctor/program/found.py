@@ -99,10 +99,6 @@ class Visit(Report):
         lines += shown(self.serious)
         return "\n".join([head, *lines])
 
-    def as_dict(self, jacobians=False):
-        own = {name: getattr(self, name) for name in Visit.__annotations__}
-        return super().as_dict(jacobians) | own
-
 
 def least(judged):
     """Of each input, that `Judged` of which the least was judged."""

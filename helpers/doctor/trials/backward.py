@@ -160,12 +160,11 @@ def gradients_are_finite(exam):
         given, value = (t.reshape(-1)[k].item() for t in (grad, subject.values[i]))
         seen = {"at": position(k, grad.shape), "input there": value, "given": given}
         point = Point(subject, exam.dice)
-        slopes = [
-            slope
+        if all(
+            slope.trusted.all()
             for _unit, u, _step in point.units(i, k)
             for slope in point.slopes(i, u)
-        ]
-        if all(slope.trusted.all() for slope in slopes):
+        ):
             yield BACKWARD_NOT_FINITE(
                 x, values=seen, what=_("nan or inf"), finite=_("the slope is")
             )
@@ -184,10 +183,7 @@ LOW_PRECISION = error(
     "The gradient of {x} is right in float64 but not in {dtype}{made}.",
     look="overflow, cancellation and long sums in the formula",
 )
-OFF_BY = {
-    torch.float32: 1e-2,
-    torch.float16: 1e-1,
-}  # of a gradient, by which it may be off
+OFF_BY = {torch.float32: 1e-2}  # of a gradient, by which it may be off; else 1e-1
 SCALED = 5e-2  # the same for a factor between the two, in which rounding averages out
 FLUSHED = torch.finfo(torch.float32).tiny  # less than this, processors may take for 0
 
@@ -199,28 +195,25 @@ def as_given(exam):
         yield from with_these(exam, vs)
 
 
-def is_scaled(a, b, c, rounding):
-    """Is `a` a multiple of `b`, farther off than what rounding does to all of it?
+def is_scaled(a, b, rounding):
+    """Is `a` another multiple of `b` than rounding makes it?
 
-    c: what `b` is where only the inputs are rounded; rounding: of one element
+    For that, most elements must be the same multiple. rounding: of one element
     """
-    size = b.norm()
-    factor, moved = (t @ b / size**2 for t in (a, c))
-    scatter = (a - factor * b).norm() / len(b) ** 0.5 + rounding
-    limit = SCALED + 10 * (moved - 1).abs() + 5 * scatter / size
-    return bool((factor - 1).abs() > limit)
+    a, b = as_vector(a), as_vector(b)
+    factor = a @ b / b.norm() ** 2
+    spread = (a / (factor * b) - 1).abs().nanmedian()
+    return (factor - 1).abs() > SCALED + 2 * spread + rounding / b.norm()
 
 
 def with_these(exam, vs):
     """The finding for these grad_outputs, if one is due."""
     subject, dtype = exam.subject, exam.subject.lower
     try:
-        with (
-            exam.as_it_was_given(),
-            exam.state.as_before(),
-        ):  # not what float64 has left
+        # Not what float64 has left.
+        with exam.as_it_was_given() as given, exam.state.as_before():
             with OwnGenerators() as own:
-                run = exam.subject.run()
+                run = given.run()
             if own.used or draws():
                 return  # other numbers in another dtype, so nothing can be compared
             vs = [v.to(o.dtype) for o, v in zip(run.outputs, vs, strict=True)]
@@ -228,13 +221,11 @@ def with_these(exam, vs):
     except CallError as raised:
         yield as_finding(subject, raised)
         return
-    high = exam.subject.gradients(
-        wide := [v.to(w.dtype) for v, w in zip(vs, exam.vs, strict=True)]
-    )
+    vs = [v.to(w.dtype) for v, w in zip(vs, exam.vs, strict=True)]
     # How far would the gradients be off if only the inputs were rounded?
     eps = torch.finfo(dtype).eps
-    rounded = [v + eps * exam.dice.direction(v, symmetric=True) for v in subject.values]
-    rounded = subject.gradients(wide, rounded)
+    moved = [v + eps * exam.dice.direction(v, symmetric=True) for v in subject.values]
+    high, rounded = (subject.gradients(vs, at) for at in (None, moved))
     # A gradient that is exactly zero, as that of a bias before batch norm, is a sum of
     # terms that cancel. What rounding leaves of them is measured by the other
     # gradients.
@@ -247,12 +238,11 @@ def with_these(exam, vs):
         has_no_such = b.abs() > torch.finfo(dtype).max
         a = torch.where(has_no_such, b, a.to(b.dtype))
         off = (a - b).abs().nan_to_num(nan=torch.inf)
-        size = largest(b) if largest(b) > 1e-9 * scale else scale
-        if off.max() > OFF_BY.get(dtype, 3e-1) * size + 30 * largest(
-            c - b
-        ) + 10 * eps * whole + FLUSHED or is_scaled(
-            *map(as_vector, (a, b, c)), eps * whole
-        ):
+        is_zero = largest(b) <= 1e-9 * scale
+        size = scale if is_zero else largest(b)
+        limit = OFF_BY.get(dtype, 1e-1) * size + 30 * largest(c - b) + 10 * eps * whole
+        scaled = not is_zero and is_scaled(a, b, eps * whole)
+        if off.max() > limit + FLUSHED or scaled:
             made, severity = "", None
             if not all(o.isfinite().all() for o in run.outputs):
                 made = _(": forward makes nan or inf")
@@ -260,7 +250,5 @@ def with_these(exam, vs):
                 made = _(": backward makes nan or inf")
             elif exam.copies_differ():  # by design, perhaps
                 made, severity = _(", nor is the output"), "warning"
-            seen = worst(a, b)
-            yield LOW_PRECISION(
-                x, values=seen, severity=severity, dtype=brief(dtype), made=made
-            )
+            found = {"values": worst(a, b), "severity": severity}
+            yield LOW_PRECISION(x, dtype=brief(dtype), made=made, **found)

@@ -11,7 +11,7 @@ from ..causes.whole import grad_output_ignored
 from ..function.isolation import forgiving
 from ..function.private import methods
 from ..function.source import place_of, saving
-from ..function.tensors import as_vector, equal, norms_of_one
+from ..function.tensors import as_vector, normalized_as
 from ..measure.gradient import are_right, in_a_corner
 from ..report import DRAWN, MEANT, TEXTS, Change, Text, note
 from ..words import N_, _, followed, listed, quoted
@@ -77,8 +77,10 @@ def diagnosis(exam, wrong):
             shape = tuple(here.shape)
             further = [_("Seen in a corner of shape {shape}.").format(shape=shape)]
     drawn = DRAWN if text.kind == VAGUE and exam.draws else ""
-    chosen = here.is_identity or is_bound(exam, here.i)
-    gaps = {"meant": MEANT if chosen else drawn, **gaps}
+    subject, x = exam.subject, exam.subject.values[here.i]
+    # What a constant gets, or what lies on a sphere, may be somebody's choice.
+    chosen = subject.examined[here.i] in subject.frozen or normalized_as(x, x) is not x
+    gaps = {"meant": MEANT if chosen or here.is_identity else drawn, **gaps}
     if exam.line and text.code != "straight-through":
         sharp &= text.code != "gradient-none" or not exam.has_own_nodes
         found = exam.line.find(corner or wrong, exam.lines, few=sharp)
@@ -105,24 +107,21 @@ def accepted(exam, wrong):
     return Diagnosis(UNFAITHFUL, wrong.here.input, {})
 
 
-def is_bound(exam, i):
-    """May the gradient of input i be one on a manifold, or that of a constant?"""
-    subject = exam.subject
-    return subject.examined[i] in subject.frozen or any(norms_of_one(subject.values[i]))
-
-
 def right_at_rest(exam, here):
-    """Is it right in eval() of a module that changes its buffers as it trains?"""
-    subject = exam.subject
-    given = subject.tensors[len(subject.tensors) - len(subject.state) :]
-    if all(map(equal, given, exam.run.state)):
+    """Is it right in eval() of a module whose output in training depends on calls?"""
+    subject, values = exam.subject, here.point.values
+    run, own = subject.run(values), len(subject.tensors) - len(subject.state)
+    later = subject.but(tensors=[*subject.tensors[:own], *run.state])
+    if exam.all_same(later.run(values).outputs, run.outputs):
         return False
     training = [m for m in subject.scope.module.modules() if m.training]
     subject.scope.module.eval()
-    there = [one.wrong.any() for one in here.of_each([subject], here.point.values)]
-    for module in training:
-        module.training = True
-    return there == [False]
+    try:
+        there = here.of_each([subject], values)
+        return [one.wrong.any() for one in there] == [False]
+    finally:
+        for module in training:
+            module.training = True
 
 
 def elsewhere(exam, here):
@@ -149,8 +148,9 @@ def elsewhere(exam, here):
         words = {"values": here.evidence, "when": when}
         return Diagnosis(STATE_BETWEEN_CALLS, here.input, words)
     if right_at_rest(exam, here):  # as of an iteration that goes one step at each call
-        words = {"values": here.evidence, "meant": MEANT, "severity": "warning"}
-        return Diagnosis(TEXTS["gradient-wrong"], here.input, words | {"nameless": ""})
+        words = {"values": here.evidence, "severity": "warning", "nameless": ""}
+        words["meant"] = MEANT
+        return Diagnosis(TEXTS["gradient-wrong"], here.input, words)
     return None
 
 

@@ -122,8 +122,8 @@ class Examination:
         same = {[*self.subject.arguments][k] for k in shared}
         if same:
             self.not_judged(_("another argument holds the same tensor"), *same)
-        names, examined = self.subject.names, self.subject.examined
-        examined = [k for k in examined if names[k] not in same]
+        names = self.subject.names
+        examined = [k for k in self.subject.examined if names[k] not in same]
         self.subject = self.subject.with_inputs(examined)
         for k, (owner, _parameter) in self.subject.shared_parameters.items():
             why = _(
@@ -244,13 +244,14 @@ class Examination:
     def copies_differ(self):
         """Does it compute something else in float64, or gradients of other inputs?"""
         with contextlib.suppress(CallError):
-            grads = [grad is None for grad in self.subject.for_ones()]
-            with self.as_it_was_given():
-                if grads != [grad is None for grad in self.subject.for_ones()]:
+            double = self.subject
+            with self.as_it_was_given() as given:
+                one, other = (
+                    [g is None for g in s.for_ones()] for s in (double, given)
+                )
+                if one != other:
                     return True
-            double = self.subject.forward()
-            with self.as_it_was_given() as subject:
-                for a, b in zip(double, subject.forward(), strict=True):
+                for a, b in zip(double.forward(), given.forward(), strict=True):
                     if a.shape != b.shape:
                         return True
                     both = a.isfinite() & b.isfinite()
@@ -365,9 +366,9 @@ class Examination:
 
     def nearby(self):
         """Another point. What requires no gradient stays: it may lie on a manifold."""
-        frozen = [k in self.subject.frozen for k in self.subject.examined]
-        pairs = zip(self.subject.values, frozen, strict=True)
-        return [v if stays else self.dice.nearby(v) for v, stays in pairs]
+        subject = self.subject
+        pairs = zip(subject.examined, subject.values, strict=True)
+        return [v if k in subject.frozen else self.dice.nearby(v) for k, v in pairs]
 
     @property
     def floors(self):

@@ -73,20 +73,18 @@ def refused(exam):
 def choose_among_the_frozen(exam):
     """Judge constants, too, where backward has a gradient for them."""
     for k in exam.subject.frozen:
-        before, x = exam.subject, exam.subject.names[k]
-        exam.subject = before.with_inputs(sorted([*before.examined, k]))
-        grad, meant = None, True
+        x, more = exam.subject.names[k], sorted([*exam.subject.examined, k])
+        other, meant = exam.subject.with_inputs(more), True
         why = _("it requires no gradient, and backward returns None for it")
         try:
-            grad = exam.subject.for_ones()[exam.subject.examined.index(k)]
+            grad = other.for_ones()[more.index(k)]
         except CallError:
-            meant = False
+            grad, meant = None, False
             why = _("it requires no gradient, and the function fails once it does")
         if grad is None:
-            exam.subject = before
             exam.not_judged(why, x, meant=meant)
         else:
-            exam.judged[x] = Judged(x)
+            exam.subject, exam.judged[x] = other, Judged(x)
     exam.state.restore()
 
 

@@ -73,7 +73,7 @@ class State:
                 leaf.grad = grad
                 if grad is not None and not equal(grad, numbers):
                     grad.data.copy_(numbers)
-        state = self.start if state is None else state
+            state = self.start
         for owner, name, value in list(self.differences(state, self.now())):
             if isinstance(owner, type):
                 delattr(owner, name) if value is ABSENT else setattr(owner, name, value)
