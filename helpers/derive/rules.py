@@ -201,8 +201,8 @@ def power(node, g, tape):
 def negative_part(node, g, tape):
     names = dict(alpha=1.0) if node.op == "elu" else dict(negative_slope=0.01)
     a, (slope,) = node.args[0], map(tape.text, options(node, **names).values())
-    below = f"({node} + {slope})" if node.op == "elu" else slope
-    return [(a, f"torch.where({a} > 0, {g}, {g} * {below})")]
+    sign, below = (">=", f"({node} + {slope})") if node.op == "elu" else (">", slope)
+    return [(a, f"torch.where({a} {sign} 0, {g}, {g} * {below})")]
 
 
 @rule("clamp")
