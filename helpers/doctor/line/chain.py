@@ -329,21 +329,18 @@ class Record:
             )
         for hook in hooks:
             hook.remove()
-        outputs = [(edge_of(out), grad) for out, grad in pairs]
-
-        def uses_of(edge):
-            uses = [
-                (node, given[k])
-                for node, given in parts.items()
-                for k, following in enumerate(node.next_functions)
-                if GradientEdge(*following) == edge and given[k] is not None
-            ]
-            uses.sort(key=lambda use: (self.bindings[use[0]].line, use[0].name()))
-            return (*uses, *((None, grad) for end, grad in outputs if end == edge))
-
+        uses = {}
+        for node, given in parts.items():
+            for following, part in zip(node.next_functions, given, strict=False):
+                if part is not None:
+                    uses.setdefault(GradientEdge(*following), []).append((node, part))
+        for of_edge in uses.values():
+            of_edge.sort(key=lambda use: (self.bindings[use[0]].line, use[0].name()))
+        for out, grad in pairs:
+            uses.setdefault(edge_of(out), []).append((None, grad))
         return [
-            Local(*one, right, uses_of(edge))
-            for one, right, edge in zip(found, rights, edges, strict=True)
+            Local(*one, right, tuple(uses.get(one[2], ())))
+            for one, right in zip(found, rights, strict=True)
         ]
 
     def without(self, target, j, k):
