@@ -34,8 +34,6 @@ WRONG = [  # what people write; the judge says what is wrong with each
     "torch.exp(x) / (1 + torch.exp(x))",
     "grad_output",
     "grad_output * x",
-    "grad_output / (1 + torch.exp(x))",
-    "grad_output * torch.sigmoid(-x)",
     "-grad_output * torch.sigmoid(x)",
     "grad_output + torch.sigmoid(x)",
     "grad_output * torch.tanh(x)",
@@ -49,6 +47,14 @@ ITSELF = {
 WHY = {  # where the judge has numbers alone
     "grad_output * F.softplus(x)": ITSELF,
     "grad_output * torch.log(1 + torch.exp(x))": ITSELF,
+    "grad_output * torch.exp(x)": {
+        "notebooks": "The denominator is missing: divide by 1 + exp(x).",
+        "zh": "缺了分母：还要除以 1 + exp(x)。",
+    },
+    "grad_output * torch.sigmoid(-x)": {
+        "notebooks": "That is the slope at -x, which is 1 / (1 + exp(x)).",
+        "zh": "这是 -x 处的斜率，也就是 1 / (1 + exp(x))。",
+    },
     "grad_output * torch.sigmoid(2 * x)": {
         "notebooks": "That is sigmoid(2x), however it is written: halve the argument.",
         "zh": "不论怎样写，这都是 sigmoid(2x)，请把自变量减半。",

@@ -35,7 +35,7 @@ PARTS = [
     "19 22 23 24",  # to look up
 ]
 KERNELS = [  # chapters, and the headings of the sections that hold a kernel, by their cells
-    ("07", "the-forward-kernel"),
+    ("07", "c000"),
     ("08", "c021"),
     ("08", "c006"),
     ("23", "triton-op"),
@@ -97,7 +97,7 @@ WORDS = {
                   "ours": "its slope, by the course's backward"},
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends at 88.7, ours goes "
         "on at 1",
-        "write": "2. On paper the slope is exp(x) / (1 + exp(x)). Write the `backward`:",
+        "write": "2. On paper, the slope is `torch.exp(x) / (1 + torch.exp(x))`. Write the `backward`:",
         "overflow": "Right up to x = {last}. Above, a step of your line is inf in float32, and "
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
@@ -150,7 +150,7 @@ WORDS = {
                   "ours": "课程的 backward 算出的斜率"},
         "drawn": "log(1 + exp(x)) 在 −20 到 120 之间的斜率：autograd 的曲线在 88.7 处中断，"
         "自己写的 backward 一直保持为 1",
-        "write": "2. 在纸上推导，斜率是 exp(x) / (1 + exp(x))。`backward` 由你来写：",
+        "write": "2. 在纸上推导，斜率是 `torch.exp(x) / (1 + torch.exp(x))`。`backward` 由你来写：",
         "overflow": "到 x = {last} 为止都正确。再往上，你这一行里有一步在 float32 下成了 inf，"
         "梯度就成了 {value}。请换一种不会溢出的写法。",
         "check": "检查",

@@ -39,7 +39,7 @@ def _templates():
         _("○ It is {outcome}. Predict before you run: put your answer in place of ..."),
         _("✓ It is {outcome}, as you predicted."),
         _("✗ You predicted {prediction}; it is {outcome}."),
-        _("○ I read this as {prediction}; write it as: {wish}."),
+        _("○ I read this as {prediction}. What is asked for: {wish}."),
     ]
 
 

@@ -739,6 +739,7 @@ class Mine(Function):
             "lambda g, x: g": N_("That is the slope 1 everywhere."),
             "lambda g, x: g.clamp(-1, 1)": N_("Where is decided by `x`, not by `g`."),
             "lambda g, x: g * (x.abs() <= 1)": N_("At -1 and 1, the slope is 0, too."),
+            "lambda g, x: g * x.sign()": N_("That is the sign itself, not a slope."),
         },
         N_("the mask stands in for a derivative that is 0 everywhere."),
     ),
@@ -771,7 +772,9 @@ def next_y(y, output, z, c):
         {
             "lambda g, z: 3 * z**2 * g": N_(
                 "That is the slope of `a` with respect to `z`. Which one is asked for?"
-            )
+            ),
+            "lambda g, z: 1 / (3 * z**2)": N_("That is the slope alone, without `g`."),
+            "lambda g, z: g / 3 * z**2": N_("This divides by 3 alone."),
         },
         N_("from 3z² dz = da; how z was found does not matter."),
     ),

@@ -35,7 +35,7 @@ def predicted(prediction, outcome, within=0.0, tempting=None):
         template = {
             True: _("✓ It is {outcome}, as you predicted."),
             False: _("✗ You predicted {prediction}; it is {outcome}."),
-            None: _("○ I read this as {prediction}; write it as: {wish}.")
+            None: _("○ I read this as {prediction}. What is asked for: {wish}.")
             if asked["wish"]  # somebody may have typed over it
             else _("○ I read this as {prediction}; write it in the question's words."),
         }[verdict]

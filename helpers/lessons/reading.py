@@ -63,6 +63,8 @@ def judged(guess, asked):
     right = asked["outcome"]
     if given:
         return given == _letters(right)
+    if isinstance(_value(right), float) and _value(right) > 1:
+        guess = guess.replace("%", "")  # per cent were asked for
     given = _read(guess, asked)
     if given is None:
         return None
@@ -87,7 +89,7 @@ def _plain(text):
         "[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda m: "^" + m[0].translate(SUPERSCRIPTS), text.strip()
     )
     text = unicodedata.normalize("NFKC", text).lower().replace("**", "^")
-    text = re.sub("[−–]", "-", text).replace("、", ",")
+    text = re.sub("[−–]", "-", text).replace("、", ",").replace("⁄", "/")  # ½ is 1⁄2
     if re.fullmatch(r"\[\s*]|\(\s*\)", text):
         return "none"
     text = re.sub(r"n['’]t\b", " not", text)
@@ -155,6 +157,8 @@ def _one(part, words, alone):
     if word is not None:
         return _value(word), ""
     numbers = any(isinstance(_value(word), float) for word in words)
+    if numbers and re.fullmatch("-?(nan|inf|infinity)", part):
+        return part, ""
     value, rest = _number(part) if numbers else (None, "")
     if value is not None:
         return value, rest
@@ -285,5 +289,9 @@ def _same(given, right, asked):
     right = _value(right)
     if isinstance(given, str) or isinstance(right, str):
         return given == right
-    shown = 6e-4 if re.search(r"\.|e-", asked["outcome"]) else 0  # to four digits
+    rounded = re.search(r"\.|e-", asked["outcome"])  # and the guess may be, too
+    digits = len(re.sub(r"e.*|\D", "", f"{given:g}").lstrip("0"))
+    if rounded and digits > 1 and float(f"{right:.{digits}g}") == given:
+        return True
+    shown = 6e-4 if rounded else 0  # to four digits
     return abs(given - right) <= max(asked["within"], shown) * abs(right)

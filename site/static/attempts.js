@@ -112,7 +112,7 @@ const attempts = (() => {
     if (isFront && mine.some(Array.isArray) || beyond?.message.startsWith(",")) return ["○", at(number, words.tuple)];
     const isName = beyond?.isName && !OF_PYTHON.has(beyond.message);
     const begins = name => isName && name.startsWith(beyond.message.toLowerCase()); // grad, X
-    const close = beyond && ([...asked.names, ...known].find(name => isClose(name, beyond.message)) ?? asked.names.find(begins));
+    const close = beyond && !OF_PYTHON.has(beyond.message) && ([...asked.names, ...known].find(name => isClose(name, beyond.message)) ?? asked.names.find(begins));
     if (close) return ["○", at(number, filled(words.slip, { name: beyond.message, close }))];
     const has = [...asked.names, "torch", "F"].map(one => `\`${one}\``).join(", ");
     const meant = STANDS_FOR[beyond?.message], isThere = asked.names.includes(meant) || meant?.startsWith("torch.");

@@ -54,7 +54,7 @@ const setUpSlope = front => {
     slider.value = wrong.length ? wrong.reduce((near, x) => away(x) < away(near) ? x : near) : slopes ? 100 : slider.value;
     show();
     // in float32, the smallest slopes may be lost where two numbers are subtracted
-    if (mark === "✓" && slopes && Math.abs(slopes[0] - RIGHT[0]) > RIGHT[0] / 2) return form.dataset.lost;
+    if (mark !== "✗" && slopes && Math.abs(slopes[0] - RIGHT[0]) > RIGHT[0] / 2) return form.dataset.lost;
     if (mark !== "✗") return null;
     // a line that is right until a step overflows is told so
     const from = wrong[0], ends = slopes && from > 0 && wrong.length === RANGE.length - RANGE.indexOf(from);

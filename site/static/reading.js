@@ -21,7 +21,7 @@ const reading = TABLE => { // judged(guess, asked): true, false, or null if it i
   const plain = text => {
     const superscripts = "⁰¹²³⁴⁵⁶⁷⁸⁹";
     text = text.trim().replace(/[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+/g, run => "^" + [...run].map(sign => sign === "⁻" ? "-" : superscripts.indexOf(sign)).join(""));
-    text = text.normalize("NFKC").toLowerCase().replaceAll("**", "^").replace(/[−–]/g, "-").replaceAll("、", ",");
+    text = text.normalize("NFKC").toLowerCase().replaceAll("**", "^").replace(/[−–]/g, "-").replaceAll("、", ",").replaceAll("⁄", "/");
     if (/^(\[\s*\]|\(\s*\))$/.test(text)) return "none";
     return text.replace(/n['’]t\b/g, " not").replace(/['’]s\b/g, "").replace(/["'`“”‘’()[\]{}「」《》]|[.。!?]+$/g, "").trim();
   };
@@ -96,6 +96,7 @@ const reading = TABLE => { // judged(guess, asked): true, false, or null if it i
     const word = found(part, answers);
     if (word !== null) return [value(word), ""];
     const numbers = answers.some(isNumber);
+    if (numbers && /^-?(nan|inf|infinity)$/.test(part)) return [part, ""];
     const [given, beside] = numbers ? number(part) : [null, ""];
     if (given !== null) return [given, beside];
     if (numbers && alone && same[2].keys.includes(key(part))) return [0, ""];
@@ -151,12 +152,15 @@ const reading = TABLE => { // judged(guess, asked): true, false, or null if it i
   const alike = (given, right, { outcome, within }) => {
     right = value(right);
     if (typeof given === "string" || typeof right === "string") return given === right;
-    const shown = /\.|e-/.test(outcome) ? 6e-4 : 0; // to four digits
+    const rounded = /\.|e-/.test(outcome), digits = String(given).replace(/e.*|\D/g, "").replace(/^0+/, "").length;
+    if (rounded && digits > 1 && Number(right.toPrecision(digits)) === given) return true;
+    const shown = rounded ? 6e-4 : 0; // to four digits
     return Math.abs(given - right) <= Math.max(within, shown) * Math.abs(right);
   };
   return (guess, asked) => {
     const set = asked.letters ? letters(guess) : null;
     if (set) return set === letters(asked.outcome);
+    if (value(asked.outcome) > 1) guess = guess.replaceAll("%", ""); // per cent were asked for
     const given = read(guess, asked);
     if (given === null) return null;
     const right = parts(asked.outcome);

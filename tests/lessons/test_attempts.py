@@ -135,6 +135,7 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "grad_output * torch.exp(F.logsigmoid(x))": "✓",
     "grad_output * torch.sigmod(x)": "○",
     "grad_output * max(x, 0)": "○",
+    "grad_output * torch.exp(min(x, 0))": "○",
     "grad_output * x.detach()": "○",
     "(grad_output * torch.sigmoid(x),)": "○",  # Python takes a tuple
     "grad_output * torch.sigmoid(x), None": "○",
@@ -227,6 +228,7 @@ def test_the_front_page_marks_lines():
         "banana * grad_output": "this page does not know `banana`",
         "grad_output * torch.sigmoid(x": "brackets: 1 opened, 0 closed",
         "grad_output * torch.sigmod(x)": "Is `sigmoid` meant?",
+        "grad_output * torch.exp(min(x, 0))": "and not `min`",
         "grad_output * math.exp(x)": "write `torch` in place of `math`",
         "grad_output * torch.exp(x) / 1 + torch.exp(x)": "a term lacks that factor",
         "grad_ouput * torch.sigmoid(x)": "Is `grad_output` meant?",

@@ -49,7 +49,7 @@ MARK = {True: "✓", False: "✗", None: "○"}
         (" Raises", "raises", "✓"),
         ((True, 3), [True, 3], "✓"),
         ((True,), (True, 3), "✗"),
-        (float("nan"), 1.0, "○"),
+        (float("nan"), 1.0, "✗"),
         ("eight", 8, "✓"),
         ("2 sinh^2", "2 sinh²", "✓"),
         (True, "yes", "✓"),
@@ -191,7 +191,7 @@ def test_what_is_not_predicted_is_held_back(shown, tmp_path):
     untouched = whole.format(
         "○ It is 41. Predict before you run: put your answer in place of ..."
     )
-    unread = "○ I read this as not 41; write it as: a number.\n"
+    unread = "○ I read this as not 41. What is asked for: a number.\n"
     if shown:
         assert texts[2] == untouched
         assert texts[6] == whole.format(unread[:-1])
