@@ -97,7 +97,8 @@ WORDS = {
                   "ours": "its slope, by the course's backward"},
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends at 88.7, ours goes "
         "on at 1",
-        "write": "2. On paper, the slope is `torch.exp(x) / (1 + torch.exp(x))`. Write the `backward`:",
+        "write": "2. On paper, the slope is `torch.exp(x) / (1 + torch.exp(x))`. Write the "
+        "`backward`:",
         "overflow": "Right up to x = {last}. Above, a step of your line is inf in float32, and "
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
