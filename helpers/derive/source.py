@@ -14,10 +14,8 @@ def definition(function):
     if not inspect.isfunction(function) or function.__closure__:
         raise Refused("a def without a closure is needed: pass what it closes over")
     try:
-        raw = inspect.getsource(function)
-        source = textwrap.dedent(raw)
+        source = textwrap.dedent(inspect.getsource(function))
         tree = ast.parse(source).body[0]
-        tree.indent = len(raw) - len(raw.lstrip())
     except (OSError, SyntaxError):
         tree = None
     if not isinstance(tree, ast.FunctionDef):
@@ -47,6 +45,10 @@ def definition(function):
             )
         else:
             raise Refused(f"`{name}` is a global: pass it, or write it out")
+    for argument in tree.args.args:
+        argument.annotation = None
+    tree.returns, tree.decorator_list = None, []
+    ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
     return tree, textwrap.dedent("\n".join(body)), above
 
 
@@ -110,8 +112,6 @@ def write(function, backward, pattern, saved, kept):
     tree, body, above = definition(function)
     if tree.args.kwonlyargs or tree.args.vararg or tree.args.kwarg:
         raise Refused("a Function takes neither *arguments nor arguments by name")
-    for argument in tree.args.args:
-        argument.annotation = None
     names, signature = [*inspect.signature(function).parameters], ast.unparse(tree.args)
     text, body = " ".join(source for _, source, _, _ in lines), body.splitlines()
     keep = [n.name for n in tape.inputs if re.search(rf"\b{n.name}\b", text)]
@@ -173,7 +173,7 @@ def write(function, backward, pattern, saved, kept):
         above.add("import torch.nn.functional as F")
     if "math." in source:
         above.add("import math")
-    head = sorted(above, key=lambda line: not line.startswith("import"))
+    head = sorted(above, key=lambda line: (not line.startswith("import"), line))
     return source.replace("{above}", "\n".join(head), 1)
 
 

@@ -5,14 +5,14 @@ shape, and each comparison of them leaves a guard.
 """
 
 import ast
-import copy
+import contextlib
 import math
 import operator
 import sys
 import types
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, resolve_name
 
 from .rules import KNOWN, Refused
 from .source import definition
@@ -24,11 +24,21 @@ SIGNS = dict(
         strict=True,
     )
 )
+# What is written otherwise than as a call.
+SPELLED = {op: f"{{}} {sign} {{}}" for op, sign in SIGNS.items()}
+SPELLED["matmul"] = "{} @ {}"
+SPELLED |= {
+    "neg": "-{}",
+    "invert": "~{}",
+    "getitem": "{}[{}]",
+    "T": "{}.T",
+    "mT": "{}.mT",
+}
 ATTRIBUTES = {"dim", "dtype", "device", "ndim", "numel", "shape", "size"}
 # What PyTorch's own wrappers add to a call.
 ADDED = dict(_stacklevel=3, dtype=None, out=None, inplace=False, p="fro", alpha=1.0)
+ADDED |= dict(dim=None, keepdim=False, negative_slope=0.01)
 SCOPE = {"torch": torch, "F": torch.nn.functional, "math": math}
-PIECES = {"chunk", "split", "unbind"}
 _tapes = []
 
 
@@ -58,6 +68,9 @@ def plain(value):
 
 
 def text(value):
+    if isinstance(value, slice):
+        bounds = value.start, value.stop, value.step
+        return ":".join("" if bound is None else text(bound) for bound in bounds)
     if isinstance(value, (tuple, list)):
         inner = ", ".join(map(text, value))
         return f"[{inner}]" if isinstance(value, list) else f"({inner},)"
@@ -66,15 +79,22 @@ def text(value):
     return getattr(value, "text", None) or ("..." if value is ... else repr(value))
 
 
+def literal(value):
+    return text(value) == repr(plain(value))
+
+
 def _arithmetic(name, swap=False):
     def method(self, other):
         if not isinstance(other, (int, float)):
+            if isinstance(other, torch.Tensor):
+                _tapes[-1].left = True  # who is asked next
             return NotImplemented
         a, b = (other, self) if swap else (self, other)
         value = getattr(operator, name)(plain(a), plain(b))
         source = f"({text(a)} {SIGNS[name]} {text(b)})"
         if not isinstance(value, bool):
-            return number(value, source)
+            known = isinstance(value, int) and literal(a) and literal(b)
+            return number(value, repr(value) if known else source)
         if "_" in source:  # of a tensor's shape
             _tapes[-1].guards[source] = value
         return value
@@ -84,7 +104,7 @@ def _arithmetic(name, swap=False):
 
 def _leak(name):
     def method(self, *others):
-        _tapes[-1].leaks.add(self.text)
+        _tapes[-1].leak(self)
         found = getattr(plain(self), name)
         return found(*others) if callable(found) else found
 
@@ -134,30 +154,14 @@ class Node:
         return self.text
 
 
-def place(tree):
-    return tree.lineno, tree.col_offset, tree.end_lineno, tree.end_col_offset
-
-
-class Spelled(ast.NodeTransformer):
-    """The user's own text, in which steps stand for what is known."""
-
-    def __init__(self, tape, names):
-        self.tape, self.names = tape, names
+class Numbered(ast.NodeTransformer):
+    """Constants with their text: a plain float times a Size would be a plain float."""
 
     def visit(self, tree):
-        found = self.found(tree) if isinstance(tree, ast.expr) else ...
-        if found is ... or callable(found):
-            return self.generic_visit(tree)
-        return ast.parse(text(self.tape.node(found)), mode="eval").body
-
-    def found(self, tree):
-        if isinstance(tree, ast.Name):
-            return self.names.get(tree.id, ...)
-        if isinstance(tree, ast.Subscript):
-            whole = self.found(tree.value)
-            if isinstance(whole, tuple):
-                return whole[eval(ast.unparse(tree.slice), {}, self.names)]
-        return self.tape.spot.get(place(tree), ...)
+        with contextlib.suppress(ValueError):
+            if type(ast.literal_eval(tree)) in (int, float):
+                return ast.Call(ast.Name("_constant", ast.Load()), [tree], [])
+        return self.generic_visit(tree)
 
 
 class Tape(TorchFunctionMode):
@@ -170,17 +174,8 @@ class Tape(TorchFunctionMode):
         super().__init__()
         self.at_zero = at_zero
         self.nodes, self.of, self.guards, self.leaks = [], {}, {}, set()
-        tree, self.spot = definition(function)[0], {}
-        self.trees = {place(t): t for t in ast.walk(tree) if isinstance(t, ast.expr)}
-        self.indent = tree.indent
-        # float * Size would be a plain float: constants carry their text, too.
-        consts = (
-            number(c, repr(c)) if type(c) is float else c
-            for c in function.__code__.co_consts
-        )
-        self.code = function.__code__.replace(co_consts=tuple(consts))
-        self.line, self.refusal = self.code.co_firstlineno, ""
-        self.globals = function.__globals__
+        self.refusal, self.left, self.asked = "", False, {}
+        self.globals, self.line = function.__globals__, 0
         arguments = dict(arguments)
         for name, value in arguments.items():
             if isinstance(value, torch.Tensor):
@@ -194,6 +189,7 @@ class Tape(TorchFunctionMode):
             self.numbers[name], node.name = str(node), f"ctx.{name}"
             arguments[name] = number(value, str(node))
         names = {**function.__globals__, "range": self.range}
+        names["_constant"] = lambda value: number(value, repr(value))
         for name, value in function.__globals__.items():
             if type(value) in (int, float):
                 names[name] = number(value, name)
@@ -201,12 +197,16 @@ class Tape(TorchFunctionMode):
                 names[name] = Math()
             elif getattr(value, "__module__", "") == "math":
                 names[name] = getattr(Math(), value.__name__)
+        tree = ast.fix_missing_locations(Numbered().visit(definition(function)[0]))
         before = sys.gettrace()
         _tapes.append(self)
         try:
+            exec(compile(ast.Module([tree], []), "<traced>", "exec"), names)
+            run = names[tree.name]
+            self.code = run.__code__
             sys.settrace(self.trace)
             with self:
-                result = types.FunctionType(self.code, names)(**arguments)
+                result = run(**arguments)
         except Exception as error:
             self.refusal = self.refusal or f"line {self.line}: {error}"
         finally:
@@ -230,8 +230,11 @@ class Tape(TorchFunctionMode):
                 )
             storages.add(storage)
 
+    def leak(self, *numbers):
+        self.leaks.update(known for known in map(text, numbers) if "_" in known)
+
     def range(self, *bounds):
-        self.leaks.update(text(b) for b in bounds if isinstance(b, Size))
+        self.leak(*bounds)
         if len(range(*plain(bounds))) > 8:
             self.refuse("a loop of more than 8 rounds")
         return range(*plain(bounds))
@@ -262,87 +265,62 @@ class Tape(TorchFunctionMode):
             return self.of[id(value)]
         if isinstance(value, (tuple, list)):
             return (list if isinstance(value, list) else tuple)(map(self.node, value))
-        for attribute in ("dtype", "device"):
-            if value == getattr(self.inputs[0].value, attribute):
-                return types.SimpleNamespace(text=f"{self.inputs[0]}.{attribute}")
-        return value
+        if isinstance(value, (torch.dtype, torch.device)):
+            return self.asked.get(value, value)
+        return plain(value) if literal(value) else value
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs, name = kwargs or {}, func.__name__
-        if name == "__get__":
-            name = func.__self__.__name__
-        op = name.strip("_")
-        if name.endswith("_") and name[0] != "_" or op in ("setitem", "iadd"):
+        kwargs, called = kwargs or {}, resolve_name(func) or func.__name__
+        home, _, name = called.removesuffix(".__get__").rpartition(".")
+        op = name.strip("_").replace("truediv", "div")
+        if name.endswith("_") and name[0] != "_" or op == "setitem":
             self.refuse(f"`{name}` changes a tensor in place")
-        swap = op[0] == "r" and (op[1:] in SIGNS)
+        swap = op[0] == "r" and op[1:] in SIGNS
         op = op[1:] if swap else op
         if not torch.is_grad_enabled():
             self.refuse("no_grad: write x.detach()")
-        if op == "T" and args[0].dim() != 2:
-            self.refuse("`.T` of other than two dimensions: write .mT")
         if op not in KNOWN | ATTRIBUTES:
             self.refuse(f"`{op}`: not in the table")
         given, named = self.node(args), {k: self.node(v) for k, v in kwargs.items()}
-        place, names = self.here()
-        self.spot.pop(place, None)
         if op in ATTRIBUTES:
-            self.spot[place] = self.attribute(op, *given)
-            return self.spot[place]
-        texts = []
-        if place:
-            tree = Spelled(self, names).visit(copy.deepcopy(self.trees[place]))
-            texts = [ast.unparse(tree)]
+            return self.attribute(op, *given)
         value = func(*plain(args), **{k: plain(v) for k, v in kwargs.items()})
-        named = {
-            k: v for k, v in named.items() if k not in ADDED or plain(v) != ADDED[k]
-        }
-        given = given[::-1] if swap else given
+        named = {k: v for k, v in named.items() if plain(v) != ADDED.get(k, self)}
+        if swap or self.left and op in ("add", "mul"):
+            given = given[::-1]
+        self.left = False
+        source = self.spelled(home, name, op, given, named)
         first = value if isinstance(value, torch.Tensor) else value[0]
-        node = Node(
-            self, op, self.spelled(texts, op, first, given, named), first, given, named
-        )
+        node = Node(self, op, source, first, given, named)
         if first is not value:
             node.pieces = [
                 Node(self, "piece", f"{node}[{i}]", v, (node, i))
                 for i, v in enumerate(value)
             ]
-        self.spot[place] = value
         return value
 
-    def spelled(self, texts, op, value, given, named):
-        """The text of a step: the user's own, or a plain one where that does more."""
-        args = [*map(text, given), *(f"{k}={text(v)}" for k, v in named.items())]
-        plainly = f"{'torch' if hasattr(torch, op) else 'F'}.{op}({', '.join(args)})"
-        if op in SIGNS:
-            plainly = f"{args[0]} {SIGNS[op]} {args[1]}"
-        values = {str(n): n.value for n in self.nodes}
-        for found in (*texts, plainly):
-            try:
-                again = eval(found, self.globals | SCOPE, values)
-                again = again[0] if op in PIECES else again
-                if ((again == value) | (value != value)).all():
-                    return found
-            except Exception:  # of a text that is not this step's
-                continue
-        self.refuse(f"`{op}`: write it as a call of its own")
-
-    def here(self):
-        """The expression that runs, and the variables."""
-        frame = sys._getframe(2)
-        while frame.f_code.co_filename != self.code.co_filename:
-            frame = frame.f_back
-        line, end, left, right = [*frame.f_code.co_positions()][frame.f_lasti // 2]
-        line, end = (n - self.code.co_firstlineno + 1 for n in (line, end))
-        left, right = left - self.indent, right - self.indent
-        # A chain of calls on several lines says only where its last name begins.
-        fits = [
-            p for p in self.trees if p[2:] == (end, right) and p[:2] <= (line, left)
+    def spelled(self, home, name, op, given, named):
+        """The text of a step, as the forward calls it."""
+        first, *rest = [
+            *map(text, given),
+            *(f"{k}={text(v)}" for k, v in named.items()),
         ]
-        return max(fits, default=None), frame.f_locals
+        if op == "getitem" and isinstance(given[1], tuple):
+            rest = [rest[0][1:-2]]
+        if op in SPELLED and name != "pow" and not named:
+            source = SPELLED[op].format(first, *rest)
+        elif home == "torch.Tensor":
+            source = f"{first}.{name}({', '.join(rest)})"
+        else:
+            home = "F" if home == "torch.nn.functional" else "torch"
+            source = f"{home}.{name}({', '.join([first, *rest])})"
+        return ast.unparse(ast.parse(source))
 
     def attribute(self, name, node, *rest):
         if name in ("dtype", "device"):
-            return getattr(node.value, name)
+            found = getattr(node.value, name)
+            self.asked[found] = types.SimpleNamespace(text=f"{node}.{name}")
+            return found
         if name in ("dim", "ndim"):
             return number(len(node.shape), f"{node}.dim()")
         if name == "numel":
@@ -398,7 +376,7 @@ class Math:
         def call(*numbers):
             made = found(*plain(numbers))
             if isinstance(made, bool):
-                _tapes[-1].leaks.update(map(text, numbers))
+                _tapes[-1].leak(*numbers)
                 return made
             return number(made, f"math.{name}({', '.join(map(text, numbers))})")
 

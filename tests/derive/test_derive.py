@@ -200,7 +200,7 @@ WRITTEN = [
         scaled_sum,
         ((4, 6), (6, 3)),
         "scale = x.shape[-1] ** -0.5",
-        "1 + x.square() * 1e-5",
+        "1 + x.square() * 1e-5  # (N, D)",
     ),
     (many, ((4, 6),), "grad_x = (\n            grad_a * (2 * x"),
     (hidden_calls, ((4, 6),), " * (torch.sin(x) + torch.sin(2 * x)) * "),
