@@ -1,8 +1,8 @@
 """The C++ kernels: values, layouts, threads, memory, and what they refuse."""
 
 import os
-import subprocess
-import sys
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -89,33 +89,23 @@ def test_bits_do_not_depend_on_threads_or_runs():
     assert all(same_bits(run, runs[0]) for run in runs[1:])
 
 
+def held(name):
+    """How many bytes this process holds, by a name in /proc."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(rf"{name}:\s+(\d+)", status)[1])
+
+
 @pytest.mark.skipif(
     not os.access("/proc/self/clear_refs", os.W_OK), reason="no clear_refs"
 )
 def test_buffers_stay_small():
-    """The most memory that a fresh process held, which PyTorch does not count."""
-    script = """
-from helpers.lessons import involution_benchmark as benchmark
-from helpers.ops.involution import cpu
-def status(name):
-    lines = open("/proc/self/status").read().splitlines()
-    return 1024 * int([line.split()[1] for line in lines if line.startswith(name)][0])
-geometry, (input, weight, grad_output) = benchmark.case(1, 16, 1024, 3)
-cpu.available()
-open("/proc/self/clear_refs", "w").write("5")  # forget the peak up to here
-before = status("VmRSS")
-results = (
-    cpu.forward(input, weight, geometry),
-    cpu.grad_input(grad_output, weight, geometry),
-    cpu.grad_weight(grad_output, input, geometry),
-)
-print(status("VmHWM") - before - sum(r.nbytes for r in results))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert abs(int(done.stdout)) < 2**24  # 16 MB, a quarter of the input
+    """The most memory that this process held, which PyTorch does not count."""
+    geometry = make_geometry(1, 16, 1, (1024, 1024), (3, 3), padding=(1, 1))
+    case = random_tensors(geometry)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak up to here
+    before = held("VmRSS")
+    made = sum(result.nbytes for result in results(geometry, case))
+    assert abs(held("VmHWM") - before - made) < 2**24  # 16 MB, a quarter of the input
 
 
 def test_a_window_of_more_than_four_megabytes_is_left_to_plain_pytorch():
