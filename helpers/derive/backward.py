@@ -26,23 +26,29 @@ class Backward:
         self.made = {source: step for step, source in self.steps.items()}
         self.forward = {str(n) for n in tape.nodes}
         self.values = {str(n): n.value for n in tape.nodes}
-        self.names, self.hints, self.of = {}, {}, {}
-        taken = {"ctx", "torch", "F", "math", "need"}
+        # `names` are settled, `hints` are for what gets a line of its own.
+        self.names, self.hints = {}, {}
         for node in tape.nodes:
             if node.name:
-                self.names[str(node)] = fresh(node.name, taken)
+                self.call(str(node), node.name)
         self.given = {str(n) for n in tape.nodes if not n.source or n in saved}
-        self.parts, self.taken, self.grads = {}, taken, []
+        self.parts, self.grads = {}, []
         for node in tape.outputs:
             step = self.new(torch.randn_like(node.value))
             named = self.names.get(str(node)) == node.name
-            of = named and node.name or "output"
-            self.names[step] = fresh(f"grad_{of}", taken)
+            self.call(step, f"grad_{named and node.name or 'output'}")
             self.given.add(step)
             self.grads.append(step)
             self.parts[node] = [step]
         for node in reversed(tape.nodes):
             self.back(node)
+
+    def call(self, step, name):
+        """`name`, with a number if another step has it."""
+        found, k = name, 2
+        while found in {"ctx", "torch", "F", "math", "need", *self.names.values()}:
+            found, k = f"{name}{'_' * name[-1].isdigit()}{k}", k + 1
+        self.names[step] = found
 
     def new(self, value):
         step = f"_{len(self.values)}"
@@ -83,36 +89,35 @@ class Backward:
             return
         if node.op == "input":
             if g not in self.given and g not in self.results.values():
-                self.names[g] = fresh(f"grad_{node.name}", self.taken)
+                self.call(g, f"grad_{node.name}")
             self.results[node] = g
             return
         for argument, source in gradients(node, g, self.tape):
             if isinstance(argument, type(node)) and argument.value.requires_grad:
                 step = self.fit(self.emit(source), argument, node)
                 if argument.name:
-                    self.hints.setdefault(step, f"grad_{argument.name}_from_{node.op}")
+                    self.hints[step] = f"grad_{argument.name}_from_{node.op}"
                 self.parts.setdefault(argument, []).append(step)
 
     def total(self, node, whole=True):
         """The sum of what arrived, so that a tensor used twice gets both."""
-        parts = self.parts.get(node)
-        if not parts:
+        if node not in self.parts:
             return None
-        terms = []
+        parts, terms = self.parts[node], []
         for part in dict.fromkeys(parts):
-            times = f"{parts.count(part)} * " * (parts.count(part) > 1)
-            terms.append(self.emit(times + part))
+            often = parts.count(part)
+            terms.append(self.emit(f"{often} * {part}") if often > 1 else part)
             if part in self.hints:
-                self.hints.setdefault(terms[-1], self.hints[part])
+                self.hints[terms[-1]] = self.hints[part]
         step = self.step(" + ".join(terms))
         if whole and self.values[step].shape != node.shape:
             step = self.emit(f"{step}.expand({self.tape.sizes(node)})")
-        name = self.names.get(str(node))
         if step not in self.given and step not in self.names:
+            name = self.names.get(str(node))
             if name and node.op != "input":
                 total = "total_" * (node in self.tape.outputs)
-                self.names[step] = fresh(f"{total}grad_{name}", self.taken)
-            self.of.setdefault(step, str(node))
+                self.call(step, f"{total}grad_{name}")
+            self.hints.setdefault(step, str(node))
         return step
 
     def fit(self, step, argument, node):
@@ -141,69 +146,71 @@ class Backward:
 
     def lines(self):
         """(name, source, the gradients that need it, id), in order."""
+        need = self.needed()
+        texts = self.inlined(need)
+        for step in texts:
+            if step not in self.names:
+                self.call(step, self.name(step))
+        lines = {
+            step: (self.names[step], self.final(step, texts[step])) for step in texts
+        }
+        for node in self.tape.nodes:
+            # a, b = x.chunk(2)
+            parts = [str(piece) for piece in getattr(node, "pieces", [])]
+            if parts and lines.keys() >= {*parts}:
+                names = ", ".join(lines.pop(part)[0] for part in parts)
+                lines[str(node)] = names, lines[str(node)][1]
+        return [(*line, need[step], step) for step, line in lines.items()]
+
+    def needed(self):
+        """The results that need each step, in the order of the steps."""
         need = {}
-
-        def mark(step, result):
-            if step not in self.given and result not in need.setdefault(step, set()):
-                need[step].add(result)
-                for used in IDS.findall(self.steps[step]):
-                    mark(used, result)
-
         for result in self.results.values():
-            mark(result, result)
-        order = sorted(need, key=lambda step: int(step[1:]))
-        texts = {step: self.steps[step] for step in order}
-        results, whole = [*self.results.values()], {*self.names, *self.hints, *self.of}
-        for step in order:
+            steps = [result]
+            for step in steps:
+                if step not in self.given and result not in need.setdefault(
+                    step, set()
+                ):
+                    need[step].add(result)
+                    steps += IDS.findall(self.steps[step])
+        return {step: need[step] for step in self.values if step in need}
+
+    def inlined(self, need):
+        """The texts of the steps that keep a line; the others stand in those that use them."""
+        texts, results = (
+            {step: self.steps[step] for step in need},
+            [*self.results.values()],
+        )
+        whole = {*self.names, *self.hints}
+
+        def uses(step):
+            return [*IDS.findall(" ".join(texts.values())), *results].count(step)
+
+        for step in need:
             # A line is cut where a gradient is whole.
             left = {*texts} - {*(self.names if step in whole else whole)}
-            if (
-                self.cheap(step)
-                and IDS.findall(" ".join(texts.values())).count(step) > 1
-            ):
-                left = set()
+            if self.cheap(step) and uses(step) > 1:
+                continue
+            width = 76 if len({*results}) > len(need[step]) == 1 else 80
             while found := left.intersection(IDS.findall(texts[step])):
                 other = min(found, key=lambda i: (len(texts[i]), i))
                 left.remove(other)
-                used = IDS.findall(" ".join(texts.values())) + results
-                if used.count(other) > 1 and not self.cheap(other):
+                if uses(other) > 1 and not self.cheap(other):
                     continue
                 put = re.sub(rf"\b{other}\b", f"({texts[other]})", texts[step])
-                deep = 4 * (len({*results}) > len(need[step]) == 1)
-                now, line = (
-                    f"{self.name(step)} = {self.final(step, source)}"
-                    for source in (texts[step], put)
-                )
-                now, lines = (len(broken(now, 80 - deep)), broken(line, 80 - deep))
-                if (len(lines) not in (3, 4) or len(lines) <= now) and max(
-                    map(len, lines)
-                ) <= 80 - deep:
+                if self.reads_well(step, put, texts[step], width):
                     texts[step] = ast.unparse(ast.parse(put))
-                    if other not in IDS.findall(" ".join(texts.values())) + results:
+                    if not uses(other):
                         del texts[other]
-        for step in sorted(texts, key=lambda i: -max(map(results.index, need[i]))):
-            if step not in self.names:
-                self.names[step] = fresh(self.name(step), self.taken)
-        kept = {*texts}
-        pieces = {
-            str(n): [str(p) for p in n.pieces]
-            for n in self.tape.nodes
-            if hasattr(n, "pieces")
-        }
-        together = {
-            whole: parts for whole, parts in pieces.items() if kept.issuperset(parts)
-        }
-        apart = {part for parts in together.values() for part in parts}
-        return [
-            (
-                ", ".join(self.names[s] for s in together.get(step, [step])),
-                self.final(step, text),
-                need[step],
-                step,
-            )
-            for step, text in texts.items()
-            if step not in apart
-        ]
+        return texts
+
+    def reads_well(self, step, put, now, width):
+        now, put = (
+            broken(f"{self.name(step)} = {self.final(step, source)}", width)
+            for source in (now, put)
+        )
+        narrow = max(map(len, put)) <= width
+        return narrow and (len(put) not in (3, 4) or len(put) <= len(now))
 
     def cheap(self, step):
         return step not in self.names and CHEAP.fullmatch(self.steps[step])
@@ -215,11 +222,10 @@ class Backward:
         return IDS.sub(lambda m: self.name(m[0]), pretty(ast.unparse(tree)))
 
     def name(self, step):
-        found = self.names.get(step) or self.hints.get(step)
-        if not found and step in self.of:
-            node = self.of[step]
-            found = f"grad_{self.names.get(node) or self.called(node, 14)}"
-        return found or self.called(step)
+        found = self.names.get(step) or self.hints.get(step) or self.called(step)
+        if found in self.steps:
+            found = f"grad_{self.names.get(found) or self.called(found, 14)}"
+        return found
 
     def called(self, step, most=19):
         """By what is done to what: exp_x, a_over_b."""
@@ -273,11 +279,3 @@ class Emit(ast.NodeTransformer):
             if isinstance(self.backward.value(tree), torch.Tensor):
                 return ast.Name(self.backward.step(ast.unparse(tree)))
         return tree
-
-
-def fresh(name, taken):
-    found, k = name, 2
-    while found in taken:
-        found, k = f"{name}{'_' * name[-1].isdigit()}{k}", k + 1
-    taken.add(found)
-    return found

@@ -64,6 +64,11 @@ def derive(function, *arguments, save=()):
 DTYPES = torch.float32, torch.bfloat16
 
 
+def each(tensors, f):
+    """Tensors by name, of which `f` changes what is floating."""
+    return {n: f(t) if t.is_floating_point() else t for n, t in tensors.items()}
+
+
 class Derivation:
     def __init__(self, function, tensors, constants, save, at_zero):
         self.function, self.constants, self.save = function, constants, save
@@ -71,17 +76,15 @@ class Derivation:
         self.random = torch.Generator().manual_seed(0)
         definition(function)
         self.given = {n: t.detach().cpu() for n, t in tensors.items()}
-        self.tensors = {
-            n: t.double() if t.is_floating_point() else t for n, t in self.given.items()
-        }
+        self.tensors = each(self.given, torch.Tensor.double)
+        self.floating = [n for n, t in tensors.items() if t.is_floating_point()]
         self.tape, self.backward = self.traced(self.tensors)
         self.base = self.told(self.tape, self.backward)
-        pattern = self.pattern = Pattern(self.tape, constants)
-        pattern.exact = self.tape.exact
+        self.pattern = Pattern(self.tape, constants)
         for dtype in DTYPES:
-            if not self.same(self.each(lambda t, dtype=dtype: t.to(dtype))):
+            if not self.same(each(self.tensors, lambda t, dtype=dtype: t.to(dtype))):
                 raise Refused(f"the steps are others in {dtype} than in float64")
-        self.shapes = [] if pattern.exact else self.generalize()
+        self.shapes = self.generalize()
         saved = [self.tape.locals.get(name) for name in save]
         if None in saved or any(n.op == "input" for n in saved):
             raise Refused(
@@ -89,9 +92,8 @@ class Derivation:
             )
         self.saved = saved
         self.compose("")
-        if not pattern.exact:
-            self.small()
-            self.others()
+        self.small()
+        self.others()
         kept = [self.bytes(f) for f in (self.run, function)]
         line = f"keeps {kept[0]:,} bytes of its example, and autograd {kept[1]:,}."
         if saved:
@@ -122,11 +124,6 @@ class Derivation:
         self.run = lambda **given: apply(*given.values())
 
     # What else has the same steps
-
-    def each(self, f):
-        """The example, of which `f` changes what is floating."""
-        tensors = self.tensors.items()
-        return {n: f(t) if t.is_floating_point() else t for n, t in tensors}
 
     def sized(self, change, lead=None):
         """The example at other sizes, of numbers from the same range."""
@@ -175,7 +172,7 @@ class Derivation:
             scaled = [{s: k * s for s in bound} for k in (2, 3)]
             fits = all(self.same(self.sized(change)) for change in scaled)
             if not fits or any(s % min(bound) for s in bound):
-                pattern.exact = True
+                pattern.letters, pattern.step = {}, {}
                 return []
             changes += scaled
         tried = [self.sized(change) for change in changes]
@@ -183,11 +180,8 @@ class Derivation:
             pattern.others.append((change, self.traced(tensors)[1]))
         first = self.tape.inputs[0].shape
         elsewhere = [s for n in self.tape.inputs for s in n.shape[1:]]
-        if (
-            len(first) > 1
-            and pattern.step.get(first[0]) == 1
-            and first[0] not in elsewhere
-        ):
+        free = len(first) > 1 and pattern.step.get(first[0]) == 1
+        if free and first[0] not in elsewhere:
             found = [self.sized({}, lead) for lead in ((2, first[0]), (2, 3, first[0]))]
             if all(map(self.same, found)):
                 pattern.lead = len(first)
@@ -223,59 +217,46 @@ class Derivation:
 
     # Whether it is right
 
-    def derivatives(self, f, tensors, wanted, which=None):
-        given = {
-            n: t.detach()
-            .clone()
-            .requires_grad_(t.is_floating_point() and n in (wanted or tensors))
-            for n, t in tensors.items()
-        }
-        inputs = [t for t in given.values() if t.requires_grad]
-        outputs = f(**given, **self.constants)
-        outputs = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
-        which = which or [o.requires_grad for o in outputs]
-        found = [o.detach() for o in outputs]
-        outputs = [
-            o
-            for o, differentiable in zip(outputs, which, strict=True)
-            if differentiable
-        ]
+    def derivatives(self, f, tensors, wanted):
+        """What f returns, and the first and second derivatives by what is wanted."""
+        given = each(tensors, lambda t: t.detach().clone())
+        inputs = [given[name].requires_grad_() for name in wanted or self.floating]
+        found = f(**given, **self.constants)
+        found = [found] if isinstance(found, torch.Tensor) else [*found]
         draw = torch.Generator().manual_seed(1)
 
         def like(t):
             return torch.randn(t.shape, generator=draw, dtype=torch.float64).to(t.dtype)
 
+        # What depends on nothing has a gradient, too: it is zero.
+        outputs = [o + 0 * sum(t.sum() for t in inputs) for o in found]
         upstream = [like(o).requires_grad_() for o in outputs]
         options = dict(allow_unused=True, materialize_grads=True)
         first = grad(outputs, inputs, upstream, create_graph=not self.saved, **options)
+        found = [*map(torch.Tensor.detach, found), *first]
         if not self.saved:
             along = sum((g * like(g)).sum() for g in first)
-            # Where no derivative depends on anything, it is zero.
             along = along + 0 * sum(t.sum() for t in upstream)
             found += grad(along, [*inputs, *upstream], **options)
-        return found + list(first), which
+        return found
 
     def wrong(self, tensors, wanted=None):
         """By how much it is; an empty string where all is right."""
         try:
             self.check(**tensors, **self.constants)
-            double = {
-                n: t.double() if t.is_floating_point() else t
-                for n, t in tensors.items()
-            }
-            truth, which = self.derivatives(self.function, double, wanted)
-            theirs, _ = self.derivatives(self.function, tensors, wanted)
+            double = each(tensors, torch.Tensor.double)
+            truth = self.derivatives(self.function, double, wanted)
+            theirs = self.derivatives(self.function, tensors, wanted)
         except Exception:  # said to the user, or nothing to compare with
             return ""
         try:
-            mine, _ = self.derivatives(self.run, tensors, wanted, which)
+            mine = self.derivatives(self.run, tensors, wanted)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         eps = torch.finfo(mine[0].dtype).eps
-        eps, scale = eps * (1e5 if eps < 1e-12 else 8), 1e-3
-        for right in truth:
-            finite = right[right.isfinite()].abs()
-            scale = max(scale, finite.max().item() if finite.numel() else 0)
+        eps *= 1e5 if eps < 1e-12 else 8
+        sizes = torch.cat([torch.tensor([1e-3]), *(t.flatten().abs() for t in truth)])
+        scale = sizes[sizes.isfinite()].max()
         for right, a, b in zip(truth, mine, theirs, strict=True):
             if a.shape != b.shape or a.dtype != b.dtype:
                 return (
@@ -309,14 +290,14 @@ class Derivation:
         changes |= {str(d): lambda t, d=d: t.to(d) for d in DTYPES}
         tries = [("its own sizes", self.tensors)]
         tries += [("other sizes", s) for s in self.shapes]
-        tries += [(where, self.each(change)) for where, change in changes.items()]
+        tries += [(where, each(self.tensors, f)) for where, f in changes.items()]
         for where, tensors in tries:
             if found := self.wrong(tensors):
                 raise Refused(
                     f"not printed: not autograd's derivatives at {where}, {found}"
                 )
-        for name, t in self.tensors.items():
-            if t.is_floating_point() and self.wrong(self.tensors, [name]):
+        for name in self.floating:
+            if self.wrong(self.tensors, [name]):
                 raise Refused(
                     f"not printed: wrong where only {name} requires a gradient"
                 )
@@ -329,10 +310,7 @@ class Derivation:
             return t
 
         with saved_tensors_hooks(pack, lambda t: t):
-            given = {
-                n: t.clone().requires_grad_(t.is_floating_point())
-                for n, t in self.given.items()
-            }
+            given = each(self.given, lambda t: t.clone().requires_grad_())
             result = f(**given, **self.constants)
         del result
         return sum(kept.values())

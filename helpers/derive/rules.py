@@ -56,6 +56,7 @@ ELEMENTWISE = table("""
     relu: g.masked_fill(a <= 0, 0)
     rsqrt: -0.5 * g * y ** 3
     sigmoid: g * y * (1 - y)
+    sign: -
     silu: g * torch.sigmoid(a) * (1 + a * (1 - torch.sigmoid(a)))
     sin: g * torch.cos(a)
     sinh: g * torch.cosh(a)
@@ -105,7 +106,7 @@ WHOLE = table("""
 # Without a gradient. What draws random numbers, or reads a tensor's numbers, is nowhere.
 CONSTANT = set(
     "arange detach eq eye full full_like ge gt le linspace logical_and logical_not "
-    "logical_or lt ne ones ones_like sign zeros zeros_like invert".split()
+    "logical_or lt ne ones ones_like zeros zeros_like invert".split()
 )
 
 OTHERS = {}

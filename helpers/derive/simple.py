@@ -39,11 +39,9 @@ class Simple(ast.NodeTransformer):
 
     def visit(self, tree):
         tree = self.generic_visit(tree)
-        if getattr(tree, "attr", "") == "mT":
-            tree = transposed(tree.value)
-        elif not isinstance(tree, (ast.BinOp, ast.UnaryOp, ast.Call)):
-            return tree
-        return self.total(self.terms(tree))
+        if isinstance(tree, (ast.BinOp, ast.UnaryOp, ast.Call, ast.Attribute)):
+            return self.total(self.terms(tree))
+        return tree
 
     def terms(self, tree, sign=1):
         """Of a sum: what multiplies, what divides, and pairs (factor, whether it divides)."""
@@ -79,6 +77,7 @@ class Simple(ast.NodeTransformer):
         if getattr(method, "attr", "") in (LINEAR if method is not tree else {"mT"}):
             above, below, factors = self.parts(method.value)
             method.value = self.product(1, 1, factors)
+            tree = transposed(method.value) if method is tree else tree
             return above, below, [(tree, False)]
         return 1, 1, [(tree, False)]
 

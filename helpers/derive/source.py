@@ -182,19 +182,18 @@ class Pattern:
 
     def __init__(self, tape, constants):
         self.tape, self.constants = tape, constants
-        self.lead, self.exact, self.step, self.never = 0, False, {}, {}
+        self.lead, self.step, self.never = 0, {}, {}
         self.free = set()
         self.others = []  # pairs of {size: another}, and the Backward there
-        letters = iter("NDKMLHPQRSTUVWXYZ")
-        self.letters = {}
-        for node in tape.inputs:
-            for size in node.shape:
-                if size > 1 and size not in self.letters:
-                    self.letters[size] = next(letters)
+        sizes = dict.fromkeys(s for node in tape.inputs for s in node.shape if s > 1)
+        # Without letters, all sizes are those of the example.
+        self.letters = (
+            {} if tape.exact else dict(zip(sizes, "NDKMLHPQRSTUVWXYZ", strict=False))
+        )
 
     def size(self, size):
         bound = [s for s in self.letters if self.step.get(s) is None]
-        if self.exact or size not in self.letters:
+        if size not in self.letters:
             return str(size)
         if size in bound and size != min(bound):
             return f"{size // min(bound)} * {self.letters[min(bound)]}"
@@ -209,7 +208,7 @@ class Pattern:
     def comment(self, step, backward):
         """The shape in letters, if it is that at the other sizes, too."""
         shape = tuple(getattr(backward.values[step], "shape", ()))
-        known = shape and not self.exact and {*shape} <= {1, *self.letters}
+        known = shape and self.letters and {*shape} <= {1, *self.letters}
         for change, other in self.others:
             moved = tuple(change.get(s, s) for s in shape)
             known = known and moved == tuple(other.values[step].shape)
