@@ -4,7 +4,7 @@ python -m helpers.derive module.py:function --input 4x8 --input 8 [--save gate]
 """
 
 import argparse
-import importlib.util
+import runpy
 import sys
 
 import torch
@@ -25,19 +25,11 @@ def main():
     )
     given = parser.parse_args()
     path, _, name = given.function.rpartition(":")
-    spec = importlib.util.spec_from_file_location("derived_from", path)
-    module = sys.modules["derived_from"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    function = runpy.run_path(path)[name]
     shapes = [[int(size) for size in text.split("x")] for text in given.input]
     inputs = [torch.rand(shape, dtype=torch.float64) + 0.5 for shape in shapes]
     try:
-        print(
-            derive(
-                getattr(module, name),
-                *inputs,
-                save=tuple(filter(None, given.save.split(","))),
-            )
-        )
+        print(derive(function, *inputs, save=[*filter(None, given.save.split(","))]))
     except Refused as reason:
         sys.exit(f"no backward of {name}: {reason}")
 

@@ -72,13 +72,9 @@ class Backward:
         return self.made.get(source, source)
 
     def back(self, node):
-        if node.op == "piece":
-            return
-        if hasattr(node, "pieces"):
-            if not any(piece in self.parts for piece in node.pieces):
-                return
+        if any(piece in self.parts for piece in node.pieces):
             g = [self.total(p) or f"torch.zeros_like({p})" for p in node.pieces]
-        elif node in self.parts:
+        elif node in self.parts and node.op != "piece":
             # A gradient without dimensions would take the dtype of what it meets.
             tensors = [a.value for a in node.args if isinstance(a, type(node))]
             mixed = any(t.is_floating_point() and not t.requires_grad for t in tensors)
@@ -110,8 +106,7 @@ class Backward:
             if part in self.hints:
                 self.hints[terms[-1]] = self.hints[part]
         step = self.step(" + ".join(terms))
-        if whole and self.values[step].shape != node.shape:
-            step = self.emit(f"{step}.expand({self.tape.sizes(node)})")
+        step = self.whole(step, node) if whole else step
         if step not in self.given and step not in self.names:
             name = self.names.get(str(node))
             if name and node.op != "input":
@@ -120,15 +115,18 @@ class Backward:
             self.hints.setdefault(step, str(node))
         return step
 
+    def whole(self, step, node):
+        if self.values[step].shape == node.shape:
+            return step
+        return self.emit(f"{step}.expand({self.tape.sizes(node)})")
+
     def fit(self, step, argument, node):
         """Summed over what the operation broadcast."""
-        have, want = tuple(self.values[step].shape), argument.shape
-        if want == (node.shape if node.op in BROADCASTS else have):
-            return step
-        if have != node.shape and node.op in BROADCASTS:
-            step = self.emit(f"{step}.expand({self.tape.sizes(node)})")
-            have = node.shape
-        if node.op in ("sum", "mean") or len(have) < len(want):
+        want = argument.shape
+        if node.op in BROADCASTS and want != node.shape:
+            step = self.whole(step, node)
+        have = self.values[step].shape
+        if torch.broadcast_shapes(have, want) == want:
             return step
         if not want:
             return self.emit(f"{step}.sum()")
@@ -156,7 +154,7 @@ class Backward:
         }
         for node in self.tape.nodes:
             # a, b = x.chunk(2)
-            parts = [str(piece) for piece in getattr(node, "pieces", [])]
+            parts = [str(piece) for piece in node.pieces]
             if parts and lines.keys() >= {*parts}:
                 names = ", ".join(lines.pop(part)[0] for part in parts)
                 lines[str(node)] = names, lines[str(node)][1]

@@ -169,15 +169,11 @@ def reduction(node, g, tape):
         not dims and node.op not in ("sum", "mean", "norm")
     ):
         raise Refused(f"`{node.op}`: name its dimensions, all from one end")
-    back = ""
-    if not given["keepdim"] and len(a.shape) > len(node.shape):
-        order = sorted(dims, reverse=bool(dims) and dims[0] < 0)
-        back = "".join(f".unsqueeze({d})" for d in order)
-    less = (
-        int(given["unbiased"])
-        if given.get("unbiased") is not None
-        else given.get("correction")
-    )
+    back = [f".unsqueeze({d})" for d in sorted(dims, key=abs)]
+    back = "".join(back) * (not given["keepdim"])
+    less = given.get("correction")
+    if given.get("unbiased") is not None:
+        less = int(given["unbiased"])
     count = tape.count(a, dims) + (f" - {less}" if less else "")
     words = dict(
         a=a, g=g, y=node, G=g + back, Y=f"{node}{back}", N=count, DIM=tape.text(dim)

@@ -142,12 +142,11 @@ class Node:
 
     def __init__(self, tape, op, source, value, args=(), kwargs=None):
         self.op, self.source, self.value, self.name = op, source, value, None
-        self.args, self.kwargs, self.shape = args, kwargs or {}, ()
-        if op != "number":
-            self.shape = tuple(value.shape)
-        self.text = f"_{len(tape.nodes)}"
+        self.args, self.kwargs, self.pieces = args, kwargs or {}, []
+        self.text, self.shape = f"_{len(tape.nodes)}", ()
         tape.nodes.append(self)
         if op != "number":
+            self.shape = tuple(value.shape)
             tape.of[id(value)] = self
 
     def __str__(self):
@@ -176,18 +175,17 @@ class Tape(TorchFunctionMode):
         self.nodes, self.of, self.guards, self.leaks = [], {}, {}, set()
         self.refusal, self.left, self.asked = "", False, {}
         self.globals, self.line = function.__globals__, 0
-        arguments = dict(arguments)
+        arguments, self.numbers = dict(arguments), {}
         for name, value in arguments.items():
             if isinstance(value, torch.Tensor):
                 value = value.detach().requires_grad_(value.is_floating_point())
                 Node(self, "input", None, value).name = name
-                arguments[name] = value
-        self.inputs = list(self.nodes)
-        self.numbers = {n: v for n, v in arguments.items() if type(v) is float}
-        for name, value in self.numbers.items():
-            node = Node(self, "number", None, value)
-            self.numbers[name], node.name = str(node), f"ctx.{name}"
-            arguments[name] = number(value, str(node))
+            elif type(value) is float:
+                node = Node(self, "number", None, value)
+                self.numbers[name], node.name = str(node), f"ctx.{name}"
+                value = number(value, str(node))
+            arguments[name] = value
+        self.inputs = [node for node in self.nodes if node.op == "input"]
         names = {**function.__globals__, "range": self.range}
         names["_constant"] = lambda value: number(value, repr(value))
         for name, value in function.__globals__.items():
@@ -290,13 +288,11 @@ class Tape(TorchFunctionMode):
             given = given[::-1]
         self.left = False
         source = self.spelled(home, name, op, given, named)
-        first = value if isinstance(value, torch.Tensor) else value[0]
-        node = Node(self, op, source, first, given, named)
-        if first is not value:
-            node.pieces = [
-                Node(self, "piece", f"{node}[{i}]", v, (node, i))
-                for i, v in enumerate(value)
-            ]
+        pieces = () if isinstance(value, torch.Tensor) else value
+        node = Node(self, op, source, pieces[0] if pieces else value, given, named)
+        node.pieces = [
+            Node(self, "piece", f"{node}[{i}]", v) for i, v in enumerate(pieces)
+        ]
         return value
 
     def spelled(self, home, name, op, given, named):
