@@ -3,6 +3,7 @@
 Its stub, its solution, and wrong attempts that learners really make.
 """
 
+import contextlib
 import re
 import shutil
 import sys
@@ -22,6 +23,7 @@ from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.native import c_and_cpp
 from helpers.ops.involution import compiler
 from tests.lessons.judged import EXERCISES, judged
+from tests.lessons.test_surroundings import changed_settings
 from tests.needs import missing, needs_compiler, why_not
 from tests.notebooks.worked_in import why_left_out
 
@@ -92,9 +94,14 @@ def test_a_notebook_holds_each_exercise_once_with_its_stub_untouched(path):
         assert NOT_ATTEMPTED in shown["text/html"]
 
 
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize(
+    "settings", [contextlib.nullcontext, changed_settings], ids=["usual", "changed"]
+)
 @each_exercise
-def test_solution_is_accepted(number, given):
-    verdict = exercise(number).judge(given.reference)
+def test_solution_is_accepted(number, settings, given):
+    with settings():
+        verdict = exercise(number).judge(given.reference)
     assert verdict.mark == RIGHT, verdict.message
 
 

@@ -13,8 +13,7 @@ def usual_settings():
     """
     dtype = torch.get_default_dtype()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
+        stack.enter_context(torch.inference_mode(False))  # which records, too
         if torch.is_anomaly_enabled():  # it prints a warning when it is set
             stack.enter_context(torch.autograd.set_detect_anomaly(False))
         if torch.get_default_device().type != "cpu":
