@@ -20,7 +20,7 @@ IDS = re.compile(r"\b_\d+\b")
 class Backward:
     """`steps` is what can be computed, each by its id; `results` the gradients of inputs."""
 
-    def __init__(self, tape, saved=()):
+    def __init__(self, tape, save):
         self.tape, self.results = tape, {}
         self.steps = {str(n): n.source for n in tape.nodes if n.source}
         self.made = {source: step for step, source in self.steps.items()}
@@ -31,7 +31,8 @@ class Backward:
         for node in tape.nodes:
             if node.name:
                 self.call(str(node), node.name)
-        self.given = {str(n) for n in tape.nodes if not n.source or n in saved}
+        self.saved = [tape.locals.get(name) for name in save]
+        self.given = {str(n) for n in tape.nodes if not n.source or n in self.saved}
         self.parts, self.grads = {}, []
         for node in tape.outputs:
             step = self.new(torch.randn_like(node.value))

@@ -10,7 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from .backward import Backward
 from .rules import Refused
-from .source import Pattern, definition, title_of, write
+from .source import Pattern, title_of, write
 from .tape import Tape
 
 
@@ -74,49 +74,46 @@ class Derivation:
         self.function, self.constants, self.save = function, constants, save
         self.at_zero = at_zero
         self.random = torch.Generator().manual_seed(0)
-        definition(function)
         self.given = {n: t.detach().cpu() for n, t in tensors.items()}
         self.tensors = each(self.given, torch.Tensor.double)
         self.floating = [n for n, t in tensors.items() if t.is_floating_point()]
-        self.tape, self.backward = self.traced(self.tensors)
-        self.base = self.told(self.tape, self.backward)
+        backward = self.traced(self.tensors)
+        self.tape, self.base = backward.tape, self.told(backward)
+        if None in backward.saved or any(n.op == "input" for n in backward.saved):
+            raise Refused(
+                f"save={save}: not all are variables of the function at its return"
+            )
         self.pattern = Pattern(self.tape, constants)
         for dtype in DTYPES:
             if not self.same(each(self.tensors, lambda t, dtype=dtype: t.to(dtype))):
                 raise Refused(f"the steps are others in {dtype} than in float64")
         self.shapes = self.generalize()
-        saved = [self.tape.locals.get(name) for name in save]
-        if None in saved or any(n.op == "input" for n in saved):
-            raise Refused(
-                f"save={save}: not all are variables of the function at its return"
-            )
-        self.saved = saved
         self.compose("")
         self.small()
         self.others()
         kept = [self.bytes(f) for f in (self.run, function)]
         line = f"keeps {kept[0]:,} bytes of its example, and autograd {kept[1]:,}."
-        if saved:
+        if save:
             line += " Its second derivative is refused."
         self.compose(line)
         self.verify()
 
     def traced(self, tensors):
         tape = Tape(self.function, {**tensors, **self.constants}, self.at_zero)
-        saved = [tape.locals.get(name) for name in self.save]
         try:
-            return tape, Backward(tape, saved)
+            return Backward(tape, self.save)
         except Refused:
             raise
         except Exception as error:  # of PyTorch, at what a rule makes
             raise Refused(f"a step of the backward fails: {error}") from None
 
-    def told(self, tape, backward):
+    def told(self, backward):
+        tape = backward.tape
         return [line[:2] for line in backward.lines()], tape.guards, tape.exact
 
     def compose(self, kept):
-        backward = Backward(self.tape, self.saved)
-        self.source = write(self.function, backward, self.pattern, self.saved, kept)
+        backward = Backward(self.tape, self.save)
+        self.source = write(self.function, backward, self.pattern, kept)
         names = {}
         exec(compile(self.source, "<derived>", "exec"), names)
         self.check = names[f"check_{self.function.__name__}"]
@@ -148,7 +145,7 @@ class Derivation:
         except Exception:  # whatever it says to sizes that do not fit
             return None
         try:
-            lines, guards, exact = self.told(*self.traced(tensors))
+            lines, guards, exact = self.told(self.traced(tensors))
         except Refused:
             return False
         return None if guards != self.base[1] else (lines, guards, exact) == self.base
@@ -177,7 +174,7 @@ class Derivation:
             changes += scaled
         tried = [self.sized(change) for change in changes]
         for change, tensors in zip(changes, tried, strict=True):
-            pattern.others.append((change, self.traced(tensors)[1]))
+            pattern.others.append((change, self.traced(tensors)))
         first = self.tape.inputs[0].shape
         elsewhere = [s for n in self.tape.inputs for s in n.shape[1:]]
         free = len(first) > 1 and pattern.step.get(first[0]) == 1
@@ -220,7 +217,7 @@ class Derivation:
     def derivatives(self, f, tensors, wanted):
         """What f returns, and the first and second derivatives by what is wanted."""
         given = each(tensors, lambda t: t.detach().clone())
-        inputs = [given[name].requires_grad_() for name in wanted or self.floating]
+        inputs = [given[name].requires_grad_() for name in wanted]
         found = f(**given, **self.constants)
         found = [found] if isinstance(found, torch.Tensor) else [*found]
         draw = torch.Generator().manual_seed(1)
@@ -232,9 +229,9 @@ class Derivation:
         outputs = [o + 0 * sum(t.sum() for t in inputs) for o in found]
         upstream = [like(o).requires_grad_() for o in outputs]
         options = dict(allow_unused=True, materialize_grads=True)
-        first = grad(outputs, inputs, upstream, create_graph=not self.saved, **options)
+        first = grad(outputs, inputs, upstream, create_graph=not self.save, **options)
         found = [*map(torch.Tensor.detach, found), *first]
-        if not self.saved:
+        if not self.save:
             along = sum((g * like(g)).sum() for g in first)
             along = along + 0 * sum(t.sum() for t in upstream)
             found += grad(along, [*inputs, *upstream], **options)
@@ -242,6 +239,7 @@ class Derivation:
 
     def wrong(self, tensors, wanted=None):
         """By how much it is; an empty string where all is right."""
+        wanted = wanted or self.floating
         try:
             self.check(**tensors, **self.constants)
             double = each(tensors, torch.Tensor.double)
@@ -284,22 +282,23 @@ class Derivation:
                 kept[:1], kept[..., :1] = 0, 0
             return t * kept
 
-        changes = {"ties": torch.round, "non-contiguous tensors": turned}
-        changes["a row and a column of zeros"] = partly_zero
-        changes |= {"zeros": torch.zeros_like, "ones": torch.ones_like}
+        changes = {
+            "ties": torch.round,
+            "non-contiguous tensors": turned,
+            "a row and a column of zeros": partly_zero,
+            "zeros": torch.zeros_like,
+            "ones": torch.ones_like,
+        }
         changes |= {str(d): lambda t, d=d: t.to(d) for d in DTYPES}
         tries = [("its own sizes", self.tensors)]
         tries += [("other sizes", s) for s in self.shapes]
         tries += [(where, each(self.tensors, f)) for where, f in changes.items()]
-        for where, tensors in tries:
-            if found := self.wrong(tensors):
+        for name in self.floating:
+            tries.append((f"its own sizes, by {name} alone", self.tensors, [name]))
+        for where, *tried in tries:
+            if found := self.wrong(*tried):
                 raise Refused(
                     f"not printed: not autograd's derivatives at {where}, {found}"
-                )
-        for name in self.floating:
-            if self.wrong(self.tensors, [name]):
-                raise Refused(
-                    f"not printed: wrong where only {name} requires a gradient"
                 )
 
     def bytes(self, f):
@@ -311,6 +310,5 @@ class Derivation:
 
         with saved_tensors_hooks(pack, lambda t: t):
             given = each(self.given, lambda t: t.clone().requires_grad_())
-            result = f(**given, **self.constants)
-        del result
+            f(**given, **self.constants)
         return sum(kept.values())

@@ -11,7 +11,7 @@ from .simple import broken
 
 def definition(function):
     """The function's own lines below its head, and what stands above them in its module."""
-    if not inspect.isfunction(function) or function.__closure__:
+    if function.__closure__:
         raise Refused("a def without a closure is needed: pass what it closes over")
     try:
         source = textwrap.dedent(inspect.getsource(function))
@@ -24,27 +24,24 @@ def definition(function):
         )
     first = tree.body[0]
     body = source.splitlines()[first.lineno - 1 : tree.end_lineno]
-    body[0] = " " * first.col_offset * (len(body) > 1) + body[0][first.col_offset :]
+    body[0] = " " * first.col_offset + body[0][first.col_offset :]
     above = {"import torch"}
     parts = ast.Module([*tree.body, *map(ast.Expr, tree.args.defaults)], [])
     read = {node.id for node in ast.walk(parts) if isinstance(node, ast.Name)}
     for name in (read - set(function.__code__.co_varnames)) & set(function.__globals__):
         value = function.__globals__[name]
-        module = inspect.ismodule(value)
-        home = value.__name__ if module else str(getattr(value, "__module__", ""))
-        known = home.split(".")[0] in ("torch", "math")
-        if module and known:
-            above.add(f"import {home}" + ("" if home == name else f" as {name}"))
-        elif type(value) in (bool, int, float, str):
+        called, module = getattr(value, "__name__", ""), inspect.ismodule(value)
+        home = called if module else str(getattr(value, "__module__", ""))
+        alias = f" as {name}" * (called != name)
+        if type(value) in (bool, int, float, str):
             above.add(f"{name} = {value!r}")
-        elif known and hasattr(value, "__name__"):
-            home = "torch.nn.functional" if "._C" in home else home
-            same = value.__name__ == name
-            above.add(
-                f"from {home} import {value.__name__}" + f" as {name}" * (not same)
-            )
-        else:
+        elif not called or home.split(".")[0] not in ("torch", "math"):
             raise Refused(f"`{name}` is a global: pass it, or write it out")
+        elif module:
+            above.add(f"import {home}{alias}")
+        else:
+            home = "torch.nn.functional" if "._C" in home else home
+            above.add(f"from {home} import {called}{alias}")
     for argument in tree.args.args:
         argument.annotation = None
     tree.returns, tree.decorator_list = None, []
@@ -107,8 +104,8 @@ def listed(names):
     return ", ".join(names) if len(names) > 1 else f"({names[0]},)"
 
 
-def write(function, backward, pattern, saved, kept):
-    tape, lines = backward.tape, backward.lines()
+def write(function, backward, pattern, kept):
+    tape, lines, saved = backward.tape, backward.lines(), backward.saved
     tree, body, above = definition(function)
     if tree.args.kwonlyargs or tree.args.vararg or tree.args.kwarg:
         raise Refused("a Function takes neither *arguments nor arguments by name")
