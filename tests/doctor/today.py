@@ -18,6 +18,7 @@ from helpers.lessons.cases.case import (
     function,
     slip,
 )
+from helpers.lessons.cases.layers import TemperedSoftmax
 
 TODAY = []
 case = functools.partial(broken, cases=TODAY)
@@ -962,3 +963,93 @@ case("scaled", f64((5, 3)), "error (scaled)")(CutInTraining(3).double())
 case("scaled gradient-wrong", f64((5, 3)), "error (sc", name="cut after spectral_norm")(
     normed(Cut())
 )
+
+
+# --- guarantees that no other case asks for -----------------------------------------------
+
+
+def spread():
+    return (torch.linspace(-8, 8, 24).double(),)
+
+
+case("derivative-wrong", spread, name="an error that fades is no matter of a bound")(
+    function(lambda x: x + torch.erf(x), lambda g, x: g * (1 + torch.exp(-x * x)))
+)
+for says, plain in (("and () in the", torch.sum), ("by one of", lambda x: (x * x, x))):
+    case("reference-differs", f64((3, 4)), says, name=says, reference=plain)(
+        function(lambda x: x * x, lambda g, x: 2 * g * x)
+    )
+
+
+@case("needs-input-grad-wrong", f64((3, 4), (4,)), "fails with `b` as the only")
+class OnlyWithTheOther(Function):
+    @staticmethod
+    def forward(ctx, x, b):
+        ctx.save_for_backward(x)
+        return x * x + b
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        if ctx.needs_input_grad[0]:
+            gx = 2 * g * x
+        return gx, g.sum(0) if ctx.needs_input_grad[1] else None
+
+
+@case("input-modified", f64((3, 4)), "without telling autograd")
+class ByItsData(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.clone())
+        return x.data.square_().clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x
+
+
+@case("input-modified", lambda: (*draw((3, 4)), torch.zeros(3).long()), "warning")
+class Counts(Function):
+    @staticmethod
+    def forward(ctx, x, seen):
+        seen += 1
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g, None
+
+
+def symmetric():
+    x, w = draw((4, 4), (4, 4))
+    return x + x.mT, w
+
+
+TURNED = {"grad_output * y,": "(grad_output * y).mT,"}
+slip(
+    "LargeSoftmax",
+    TemperedSoftmax,
+    lambda: (*draw((30, 40)), 1.7),
+    {"y * (g - total)": "y * g"},
+    "term-missing",
+    "Seen in a corner",
+    cases=TODAY,
+    lines=False,
+)
+slip("OfSymmetric", Multiply, symmetric, TURNED, "transposed", cases=TODAY)
+
+
+@case("gradient-zero", f64((3, 4)), first="through the output itself is missing")
+class ReturnedAndUsed(Function):
+    @staticmethod
+    def forward(ctx, x):
+        h = x.tanh()
+        ctx.save_for_backward(h)
+        return h, h * h.exp()
+
+    @staticmethod
+    def backward(ctx, of_h, g):
+        (h,) = ctx.saved_tensors
+        d_h = g * h.exp() * (1 + h)
+        return d_h * (1 - h * h)

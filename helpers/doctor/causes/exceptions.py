@@ -197,7 +197,4 @@ def users_line(error):
     frames = frames_of(error)
     known = (*LIBRARIES, HERE)
     own = [f for f in frames if f.line and not f.filename.startswith(known)]
-    # Who called for what raises says more.
-    while len(own) > 1 and own[-1].line.startswith("raise "):
-        own.pop()
     return own[-1] if own else None

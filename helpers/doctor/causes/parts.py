@@ -120,7 +120,7 @@ def other_mask(wrong):
 @cause("partly-right", "The gradient of {x} {what}.", kind=VAGUE)
 def partly_right(wrong):
     here = wrong.here
-    if here.wrong.any() and is_right_somewhere(here, here.right):
+    if is_right_somewhere(here, here.right):
         points = [of_elements(here) for here in (*wrong.at, *wrong.in_reverse)]
         if found := rule(here.shape, points, map(of_elements, here.varied())):
             return in_part(here, *found)
@@ -192,7 +192,7 @@ def rests(error, basis, shape, dims):
         for t in (torch.stack(basis), error)
     )
     rest = b - a @ (torch.linalg.pinv(a) @ b)
-    return largest(rest) / (largest(error) or 1.0)
+    return largest(rest) / largest(error)
 
 
 @cause(
@@ -205,7 +205,7 @@ def inner_derivative_forgotten(wrong):
     summed = "" if wrong.here.y.numel() <= wrong.here.x.numel() else _(", summed")
     yield (
         {"summed": summed, "meant": MEANT},
-        lambda here: here.passes and not here.is_identity,
+        lambda here: here.passes,
     )
 
 
@@ -252,7 +252,7 @@ def partly_right_somewhere(wrong):
     """Without a rule that says where."""
     here, spots = wrong.here, of_elements(wrong.here)
     right = spots.right & ~here.zero  # for the formula, not for being small
-    if here.wrong.any() and is_right_somewhere(here, right) and not spots.smooth:
+    if is_right_somewhere(here, right) and not spots.smooth:
         return at_some(here)
     return None
 

@@ -269,8 +269,7 @@ def inputs_are_untouched(exam):
                 name, severity="note" if marked else "warning", how=_(CALLERS)
             )
         elif not exam.same(t, before):
-            integers = "note" if t.is_floating_point() else "warning"
-            severity = None if k in subject.examined else integers
+            severity = None if k in subject.examined else "warning"
             yield INPUT_MODIFIED(
                 name, severity=severity, how=_(" without telling autograd")
             )
