@@ -70,13 +70,13 @@ json.dump([found, used.ru_utime + used.ru_stime], sys.__stdout__)
 
 
 def recipes():
-    """{heading: source} of all recipes; a script without the line that writes it."""
+    """{heading, without its marks: source} of all recipes."""
     found = {}
     for path in NOTEBOOKS:
         heading = None
         for cell in nbformat.read(path, as_version=4).cells:
             if cell.cell_type == "markdown":
-                heading = cell.source.split("\n")[0].lstrip("# ")
+                heading = cell.source.split("\n")[0].lstrip("# ").replace("`", "")
             elif "recipe" in tags(cell):
                 found[f"{path.stem[:2]} {heading}"] = cell.source
     return found
