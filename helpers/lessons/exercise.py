@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from helpers.lessons.classroom.record import record
 from helpers.lessons.judge.compare import explain_difference, find_difference
 from helpers.lessons.judge.declaration import check_declaration
 from helpers.lessons.judge.kind import is_function_class, wrong_kind
@@ -28,7 +29,6 @@ NOT_ATTEMPTED, WRONG, RIGHT = "○", "✗", "✓"
 # them apart.
 COLOURS = {NOT_ATTEMPTED: "#696969", WRONG: "#b34f00", RIGHT: "#007a59"}
 KNOWN = {}  # every Exercise made so far, by its number
-WATCHERS = []  # each is called with (number, mark), the mark None when it is asked for
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Exercise:
     def check(self, attempt):
         """Show the verdict on an attempt."""
         verdict = self.judge(attempt)
-        tell(self.number, verdict.mark)
+        record(self.number, verdict.mark)
         title = f"{self.number} {self.name}"
         message = re.sub(
             r"`(.+?)`", r"<code>\1</code>", html.escape(verdict.message, quote=False)
@@ -242,14 +242,8 @@ def exercise(number):
     known = KNOWN | {given.number: given for given in exercises()}
     if wanted not in known:
         raise ValueError(f"number must be one of {', '.join(known)}; got {number!r}")
-    tell(wanted)
+    record(wanted)
     return known[wanted]
-
-
-def tell(number, mark=None):
-    """Call the WATCHERS: an exercise was asked for, or checked, with this mark."""
-    for watcher in WATCHERS:
-        watcher(number, mark)
 
 
 def _show(text, **rich):

@@ -5,15 +5,13 @@
 
 A folder in place of a notebook is one student: its notebooks make one row. Each
 notebook is executed from the start, in a kernel and a folder of its own, which holds a
-copy of what lies beside
-the notebook: modules and data, but no other notebooks, nor folders that hold some. A
-cell is interrupted after its seconds, and the kernel is ended after those of the
-notebook.
+copy of what lies beside the notebook: modules and data, but no other notebooks, nor
+folders that hold some. A cell is interrupted after its seconds, and the kernel is ended
+after those of the notebook.
 
 ✓ right, ✗ wrong, ○ not attempted; ! no verdict, and a sentence under the table says
-why; an empty
-place: no such check was run. The table grows with each student, and so does the CSV
-       file.
+why; an empty place: no such check was run. The table grows with each student, and so
+does the CSV file.
 
 With --try, the exercises in a module of yours are tried: what is said of the reference,
 the stub and the wrong attempts of each.

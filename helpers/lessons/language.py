@@ -18,9 +18,8 @@ from helpers.doctor.words import N_, followed, listed
 
 __all__ = ["N_", "_", "at", "followed", "language", "listed"]
 
-VARIABLE = (
-    "EXTENDING_PYTORCH_LANGUAGE"  # "zh", or "en"; it overrides what the notebook says
-)
+# "zh", or "en"; it overrides what the notebook says.
+VARIABLE = "EXTENDING_PYTORCH_LANGUAGE"
 
 
 def _(message):

@@ -39,9 +39,8 @@ def packed_by_setuptools(pyproject, files):
 
     pyproject: the text of its pyproject.toml. What setuptools refuses, it raises.
     """
-    from setuptools import (
-        Distribution,  # it replaces a part of Python, so not before it must
-    )
+    # It replaces a part of Python, so not before it must.
+    from setuptools import Distribution
     from setuptools.compat.py310 import tomllib
 
     with (
@@ -85,9 +84,9 @@ def build_wheel(project, compiled=True):
             raise CompilerNotFoundError(
                 "PyTorch's builder looks for `c++`, and there is none"
             )
-    environment = {**os.environ, "USE_CUDA": "0"} | (
-        {} if compiled else {"CXX": "none"}
-    )
+    environment = os.environ | {"USE_CUDA": "0"}
+    if not compiled:
+        environment["CXX"] = "none"
 
     def build(path):
         with tempfile.TemporaryDirectory() as folder:
@@ -193,18 +192,16 @@ def build_program(source):
 
 def python(*arguments, path="", folder=None):
     """Run another Python, which imports from `path` and what is installed."""
-    own = {"PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
-    own["PYTHON_COLORS"] = (
-        "0"  # Jupyter asks for colours, in which 3.13 prints a traceback
-    )
+    own = {
+        "PYTHONPATH": str(path),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        # Jupyter asks for colours, in which 3.13 prints a traceback.
+        "PYTHON_COLORS": "0",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # the package needs none
+    }
     return subprocess.run(
         [sys.executable, *arguments],
-        # The package needs none.
-        env={
-            **os.environ,
-            **own,
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        },
+        env=os.environ | own,
         cwd=folder,
         capture_output=True,
         text=True,

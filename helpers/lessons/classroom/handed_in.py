@@ -26,9 +26,7 @@ NO_VERDICT = "!"
 NAMED = re.compile(r"""^[^#\n]*?\bexercise\(\s*["']([^"'\n]+)["']\s*\)""", re.MULTILINE)
 # Run before the first cell, whose seconds are not for the imports.
 FIRST = nbformat.v4.new_code_cell(
-    "from helpers.lessons.classroom import record\n"
-    "from helpers.lessons.exercise import exercises\n"
-    "[*exercises()]\ndel exercises, record"
+    "from helpers.lessons.exercise import exercises\n[*exercises()]\ndel exercises"
 )
 STARTUP = 120  # seconds for it
 TIMEOUT = {"ename": "Timeout"}  # what nbclient is to say of an interrupted cell

@@ -1,31 +1,23 @@
-"""What the checks of this process say, in a file, where someone asked for one.
-
-`grade` does.
-"""
+"""What the checks of this process say, in a file, where `grade` asked for one."""
 
 import contextlib
 import json
 import os
 from pathlib import Path
 
-from helpers.lessons.exercise import WATCHERS
-
 VARIABLE = "EXERCISE_RECORD"  # in the environment: the file
 # Popped: the processes that this one starts write none.
 _file = os.environ.pop(VARIABLE, None)
 
 
-def record(number, mark):
+def record(number, mark=None):
     """Adds a line: an exercise was asked for, or checked, with this mark.
 
     The line is in the file when this returns, because a kernel may end at any moment.
     """
-    with open(_file, "a", encoding="utf-8") as file:
-        file.write(json.dumps([number, mark]) + "\n")
-
-
-if _file:
-    WATCHERS.append(record)
+    if _file:
+        with open(_file, "a", encoding="utf-8") as file:
+            file.write(json.dumps([number, mark]) + "\n")
 
 
 def recorded(path):

@@ -65,9 +65,8 @@ CLANG_FLAGS = [
     "-tsan-instrument-read-before-write",
     "-fno-sanitize=undefined",
 ]
-TRAP_OF_GCC = (
-    "-fsanitize-undefined-trap-on-error"  # before version 13 it knows no other
-)
+# Before version 13 it knows no other.
+TRAP_OF_GCC = "-fsanitize-undefined-trap-on-error"
 
 
 class Fault(enum.IntEnum):

@@ -44,9 +44,8 @@ class Count(NamedTuple):
     multiply_adds: int
     loads: int
     outside: int  # instructions that are not in the loop
-    round_trips: (
-        int  # how often a warp waits for data in one pass, if every load takes one time
-    )
+    # How often a warp waits for data in one pass, if every load takes one time.
+    round_trips: int
 
     @property
     def per_multiply_add(self):
@@ -180,7 +179,7 @@ def count_text(text):
 NO_WAIT = 7 << 46
 
 
-def _round_trips(loop, passes=8):
+def _round_trips(loop):
     """How many times in a row a warp waits in one pass, once the first passes are over.
 
     All branches but the loop's own are taken for not taken, and all but loads takes no
@@ -190,7 +189,7 @@ def _round_trips(loop, passes=8):
     """
     loop = list(loop)
     now, ends, there = 0, [], [0 for _ in SCOREBOARDS]
-    for _ in range(passes):
+    for _ in range(8):
         for text, bits in loop:
             now = max([now, *(there[i] for i in SCOREBOARDS if bits >> 52 + i & 1)])
             if LOAD.search(text) and (marked := bits >> 46 & 7) in SCOREBOARDS:

@@ -45,13 +45,13 @@ forward, grad_input, grad_weight = (
 )
 
 
-def reads(kernel, geometry, source=FAST_SOURCE, fast=False, dtype=torch.float32):
+def reads(kernel, geometry, fast=False):
     """{array: how many loads of it one thread makes}.
 
     The thread owns a pixel in the middle of the first plane.
     """
     sizes = geometry.input_size, geometry.weight_size, geometry.output_size
-    tensors = operands(kernel, *(torch.zeros(size, dtype=dtype) for size in sizes))
+    tensors = operands(kernel, *map(torch.zeros, sizes))
     pixel = geometry.out_height // 2 * geometry.out_width + geometry.out_width // 2
     seen = []
 
@@ -63,7 +63,7 @@ def reads(kernel, geometry, source=FAST_SOURCE, fast=False, dtype=torch.float32)
         only = range(watch[0], watch[0] + 1)
         arguments, options = plan.arguments(tensors), {"watch": watch, "blocks": only}
         seen.extend(
-            emulator.run(source, plan.name, plan.grid, block, arguments, **options)
+            emulator.run(FAST_SOURCE, plan.name, plan.grid, block, arguments, **options)
         )
 
     launch(kernel, *tensors, geometry, run, fast=fast)
@@ -86,10 +86,8 @@ def sectors(kernel, first, second, geometry, source=FAST_SOURCE):
 
     def run(plan, tensors):
         middle = plan.grid[0] // 2
-        only, launched = (
-            range(middle, middle + 1),
-            (source, plan.name, plan.grid, plan.block),
-        )
+        only = range(middle, middle + 1)
+        launched = source, plan.name, plan.grid, plan.block
         arguments = plan.arguments(tensors)
         threads = [
             emulator.run(*launched, arguments, watch=(middle, lane), blocks=only)

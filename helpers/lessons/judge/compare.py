@@ -63,7 +63,7 @@ def explain_difference(attempt, like, inputs, order=1, faithful=True, adapted=No
         return exchanged or explain(counting, attempt, inputs)
     if raised:
         return raises(raised, _("calling it raises {kind}: {message}"))
-    wrong = _wrong_gradients(attempt, expected, inputs, theirs, say_input=not faithful)
+    wrong = _wrong_gradients(attempt, expected, inputs, theirs, faithful)
     if wrong or not counting:
         return wrong
     return explain(counting, attempt, inputs)
@@ -83,9 +83,7 @@ def find_difference(attempt, like, inputs, faithful=True):
             return wrong
         if _changed(mine, inputs):
             return _("it changes an input in place.")
-        return _wrong_gradients(
-            attempt, expected, inputs, theirs, say_input=not faithful
-        )
+        return _wrong_gradients(attempt, expected, inputs, theirs, faithful)
     except Exception as error:
         return raises(error)
 
@@ -247,7 +245,7 @@ SLOPES = {  # by how large grad_output is; 0 stands for ones
 }
 
 
-def _wrong_gradients(attempt, expected, inputs, theirs, say_input=False):
+def _wrong_gradients(attempt, expected, inputs, theirs, faithful):
     """A faithful gradient of a function with another derivative.
 
     Compared for a grad_output of ones, which shows the slope; for one of random
@@ -276,7 +274,7 @@ def _wrong_gradients(attempt, expected, inputs, theirs, say_input=False):
         for index, (one, other, *terms) in enumerate(
             zip(given, right, *apart, strict=True)
         ):
-            leaf = leaves_of(theirs)[index] if say_input and len(given) == 1 else None
+            leaf = None if faithful or len(given) > 1 else leaves_of(theirs)[index]
             which = (
                 _("the gradient")
                 if len(given) == 1

@@ -88,7 +88,7 @@ def overlooks_changes(attempt, like, inputs):
     )
 
 
-def silently_wrong(attempt, like, inputs, order=1):
+def silently_wrong(attempt, like, inputs, order):
     """What is wrong with derivatives of the gradient that are not refused.
 
     For an attempt without a difference at first order.

@@ -41,9 +41,8 @@ def edited(source, edits):
 
 def made_of(source, names, name):
     """What the source defines under this name, among copies of `names`."""
-    cell = (
-        f"<cell {hash(source)}>"  # known to linecache, so that its lines can be quoted
-    )
+    # Known to linecache, so that its lines can be quoted.
+    cell = f"<cell {hash(source)}>"
     linecache.cache[cell] = len(source), None, source.splitlines(keepends=True), cell
     names = dict(names)
     exec(compile(source, cell, "exec"), names)
@@ -90,10 +89,6 @@ def _is_blank(function):
         return False
     try:
         source = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    # Without a file, or a lambda in the middle of a line.
-    except (
-        OSError,
-        SyntaxError,
-    ):
+    except (OSError, SyntaxError):  # no file, or a lambda in the middle of a line
         return True
     return not any(isinstance(node, ast.Return) for node in ast.walk(source))

@@ -12,11 +12,7 @@ from helpers.lessons.language import _
 from helpers.lessons.processes import Team, TeamError
 
 SIZES = 3, 5  # of teams
-# For an answer; where the machine is busy, it takes longer.
-PROCESSOR_SECONDS, SECONDS = (
-    5,
-    60,
-)
+PROCESSOR_SECONDS, SECONDS = 5, 60  # for an answer; a busy machine takes longer
 DEADLOCK = ("Timed out", "Connection closed", "Connection reset")
 
 

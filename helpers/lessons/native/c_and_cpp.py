@@ -29,7 +29,7 @@ class NativeError(Exception):
     """What is wrong with a source or a call, in a sentence for a learner."""
 
 
-def compile_library(source, language, doors="", calls=""):
+def compile_library(source, language, doors, calls):
     """A `ctypes.CDLL` made of `source`, or NativeError if it does not compile.
 
     doors: our own text behind it, which calls functions of `source` in the way that
