@@ -36,13 +36,11 @@ each_notebook = pytest.mark.parametrize(
 
 
 def read(path):
-    notebook = nbformat.read(path, as_version=4)
-    code = [c for c in notebook.cells if c.cell_type == "code"]
-    return (
-        notebook,
-        code,
-        [c.source for c in notebook.cells if c.cell_type == "markdown"],
-    )
+    return nbformat.read(path, as_version=4)
+
+
+def cells(notebook, kind):
+    return [cell for cell in notebook.cells if cell.cell_type == kind]
 
 
 def tags(cell):
@@ -59,7 +57,7 @@ def printed(cell):
 
 def breaches(notebook):
     """The rules for a stored notebook that do not hold, as sentences."""
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    code = cells(notebook, "code")
     if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
         yield "not executed in order from a fresh kernel: python -m tools.execute"
     if notebook.metadata.kernelspec != KERNEL:
@@ -91,13 +89,13 @@ def breaches(notebook):
 
 @each_notebook
 def test_stored_notebook_keeps_the_rules(path):
-    assert list(breaches(read(path)[0])) == []
+    assert list(breaches(read(path))) == []
 
 
 @each_notebook
 def test_a_fold_shows_nothing_that_was_computed(path):
     """JupyterLab shows the first line of a folded output: that has to stand in the cell, too."""
-    for cell in read(path)[1]:
+    for cell in cells(read(path), "code"):
         if is_folded(cell):
             line = cell.outputs[0].get("text", "").split("\n")[0].strip()
             assert line and line in cell.source, (
@@ -107,7 +105,7 @@ def test_a_fold_shows_nothing_that_was_computed(path):
 
 @each_notebook
 def test_what_is_predicted_is_folded(path):
-    for cell in read(path)[1]:
+    for cell in cells(read(path), "code"):
         asked = re.findall("○ It is (.+)[.] Predict before you run", printed(cell))
         for answer in asked:
             told = not is_folded(cell) and answer not in cell.source
@@ -117,8 +115,7 @@ def test_what_is_predicted_is_folded(path):
 @each_notebook
 def test_what_follows_from_a_prediction_is_hidden_with_it(path):
     """What stands below a folded output is folded, too, unless a new section begins."""
-    cells = read(path)[0].cells
-    for cell, after in pairwise(cells):
+    for cell, after in pairwise(read(path).cells):
         if is_folded(cell):
             if after.cell_type == "code":
                 shows = after.outputs and not after.metadata.get("jupyter")
@@ -132,9 +129,9 @@ def test_what_follows_from_a_prediction_is_hidden_with_it(path):
 
 @each_notebook
 def test_a_tempting_prediction_is_known_and_can_be_made(path):
-    notebook, code, _ = read(path)
+    notebook = read(path)
     text = "\n".join(cell.source for cell in notebook.cells)
-    for cell in code:
+    for cell in cells(notebook, "code"):
         for key in re.findall(r'tempting="(.+?)"', cell.source):
             stored = printed(cell)
             assert f"{int(path.stem[:2])} " == key[: key.index(" ") + 1], key
@@ -151,7 +148,7 @@ def test_each_tempting_prediction_is_asked_for():
         key
         for path in NOTEBOOKS
         if not why_left_out(path)
-        for cell in read(path)[1]
+        for cell in cells(read(path), "code")
         for key in re.findall(r'tempting="(.+?)"', cell.source)
     ]
     assert sorted(used) == sorted(TEMPTING)
@@ -185,7 +182,7 @@ def test_few_outputs_are_ignored():
     ignored = [
         f"{path.stem} In [{cell.execution_count}]"
         for path in NOTEBOOKS
-        for cell in read(path)[1]
+        for cell in cells(read(path), "code")
         if "nbval-ignore-output" in tags(cell)
     ]
     assert len(ignored) <= IGNORED_OUTPUTS_LIMIT, ignored
@@ -201,7 +198,7 @@ def omissions(path, paths, notebook, readme):
     titles = {file: title for title, file, *_ in rows}
     questions = {file: question for _, file, question, *_ in rows}
     promises = {file: (minutes, needed) for _, file, _, minutes, needed in rows}
-    texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    texts = [cell.source for cell in cells(notebook, "markdown")]
     title, question = (texts[0] + "\n\n").split("\n\n")[:2]
     file, place, number = f"notebooks/{path.name}", paths.index(path), path.stem[:2]
     if not re.fullmatch(f"# {number} .+", title):
@@ -257,7 +254,7 @@ def omissions(path, paths, notebook, readme):
     ids=lambda path: path.stem,
 )
 def test_nothing_of_a_chapter_was_forgotten(path):
-    forgotten = "; ".join(omissions(path, CHAPTERS, read(path)[0], README))
+    forgotten = "; ".join(omissions(path, CHAPTERS, read(path), README))
     assert not forgotten, forgotten
 
 
@@ -312,8 +309,8 @@ def test_what_was_forgotten_is_said(old, new, sentence):
     def said(change):
         first, code, last = map(change, sources)
         markdown = nbformat.v4.new_markdown_cell
-        cells = [markdown(first), nbformat.v4.new_code_cell(code), markdown(last)]
-        notebook = nbformat.v4.new_notebook(cells=cells)
+        made = [markdown(first), nbformat.v4.new_code_cell(code), markdown(last)]
+        notebook = nbformat.v4.new_notebook(cells=made)
         return list(omissions(paths[1], paths, notebook, change(readme)))
 
     assert said(str) == []
@@ -338,7 +335,8 @@ def test_the_ways_through_say_their_hours():
 
 @each_notebook
 def test_links_lead_somewhere(path):
-    text = re.sub(r"`[^`]*`", "", "\n".join(read(path)[2]))  # `[&](int i)` is C++
+    texts = [cell.source for cell in cells(read(path), "markdown")]
+    text = re.sub(r"`[^`]*`", "", "\n".join(texts))  # `[&](int i)` is C++
     for target in re.findall(r"\]\(([^)#\s]+)", text):
         if not target.startswith("https://"):
             assert (path.parent / target).exists(), target
@@ -346,7 +344,7 @@ def test_links_lead_somewhere(path):
 
 @each_notebook
 def test_first_code_cell_imports_and_seeds_and_nothing_installs(path):
-    code = [cell.source for cell in read(path)[1]]
+    code = [cell.source for cell in cells(read(path), "code")]
     assert "import torch" in code[0]
     assert "manual_seed(" in code[0]
     magic = "" if path.stem[:2] in RECIPES else "|^[!%]"  # torchrun
@@ -358,7 +356,7 @@ def test_first_code_cell_imports_and_seeds_and_nothing_installs(path):
 @each_notebook
 def test_figures_come_with_numbers(path):
     """PNG files are not compared, so a cell that draws must print or return what it drew."""
-    for cell in read(path)[1]:
+    for cell in cells(read(path), "code"):
         kinds = [kind for output in cell.outputs for kind in output.get("data", {})]
         if "image/png" in kinds:
             said = [
