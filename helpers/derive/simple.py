@@ -7,7 +7,6 @@ is zero, infinite or broadcast, the text says what it said.
 import ast
 import re
 
-# c * f(x) is f(c * x).
 LINEAR = set("sum sum_to_size expand reshape squeeze unsqueeze transpose".split())
 
 
@@ -75,6 +74,7 @@ class Simple(ast.NodeTransformer):
                 return above * top, below * bottom, factors
             return 1, 1, [(tree, False)]
         if getattr(method, "attr", "") in (LINEAR if method is not tree else {"mT"}):
+            # c * f(x) is f(c * x).
             above, below, factors = self.parts(method.value)
             method.value = self.product(1, 1, factors)
             tree = transposed(method.value) if method is tree else tree

@@ -126,13 +126,37 @@ def write(function, backward, pattern, kept):
         store = ["ctx.save_for_backward(*inputs)"]
     elif store:
         store.insert(0, f"{listed(names)} = inputs")
-    out = ONCE.splitlines() * bool(saved)
+    out, check = ONCE.splitlines() * bool(saved), indented(pattern.check(), 4)
     if keep:
         out.append(f"{listed(keep)} = ctx.saved_tensors")
     results = {
         n.name: backward.results[n] for n in tape.inputs if n in backward.results
     }
-    steps = [*results.values()]
+    out += shared_out(lines, results, names, backward, pattern)
+    returned = (backward.names[results[n]] if n in results else "None" for n in names)
+    if re.search(r"\bF\.", text):
+        above.add("import torch.nn.functional as F")
+    if "math." in text + check:
+        above.add("import math")
+    return TEMPLATE.format(
+        above="\n".join(sorted(above, key=lambda s: (not s.startswith("import"), s))),
+        title=title_of(function),
+        name=function.__name__,
+        kept=kept,
+        signature=signature,
+        head=f"check_{function.__name__}({', '.join(names)})",
+        body=indented(body),
+        setup="" if saved else SETUP.format(store=indented(store or ["pass"])),
+        outputs=", ".join(backward.names[g] for g in backward.grads),
+        lines=indented(out),
+        returned=", ".join(returned),
+        check=check,
+    )
+
+
+def shared_out(lines, results, names, backward, pattern):
+    """First what several gradients need, then what one alone needs, under its `if`."""
+    out, steps = [], [*results.values()]
     apart = {step: [] for step in steps if steps.count(step) == 1 < len(steps)}
     for name, source, need, step in lines:
         home = apart.get(min(need), out) if len(need) == 1 else out
@@ -150,28 +174,7 @@ def write(function, backward, pattern, kept):
             short = f"{test}:\n{indented(only, 4)}"
         blocks.append(short)
     out += ["need = ctx.needs_input_grad"] * bool(blocks)
-    out += [f"{' = '.join(none)} = None"] * bool(none) + blocks
-    returned = (backward.names[results[n]] if n in results else "None" for n in names)
-    source = TEMPLATE.format(
-        above="{above}",
-        title=title_of(function),
-        name=function.__name__,
-        kept=kept,
-        signature=signature,
-        head=f"check_{function.__name__}({', '.join(names)})",
-        body=indented(body),
-        setup="" if saved else SETUP.format(store=indented(store or ["pass"])),
-        outputs=", ".join(backward.names[g] for g in backward.grads),
-        lines=indented(out),
-        returned=", ".join(returned),
-        check=indented(pattern.check(), 4),
-    )
-    if "F." in source:
-        above.add("import torch.nn.functional as F")
-    if "math." in source:
-        above.add("import math")
-    head = sorted(above, key=lambda line: (not line.startswith("import"), line))
-    return source.replace("{above}", "\n".join(head), 1)
+    return out + [f"{' = '.join(none)} = None"] * bool(none) + blocks
 
 
 class Pattern:
