@@ -22,15 +22,6 @@ __global__ void twice(const float* x, float* y, int count) {
 }"""
 
 
-def run_twice(old="", new="", **options):
-    assert old in TWICE
-    x, y = torch.arange(10.0), torch.zeros(10)
-    accesses = emulator.run(
-        TWICE.replace(old, new), "twice", 2, 8, {"x": x, "y": y, "count": 10}, **options
-    )
-    return accesses, y
-
-
 @needs_compiler
 @pytest.mark.parametrize(
     "old, new, sentence",
@@ -51,8 +42,10 @@ def run_twice(old="", new="", **options):
     ],
 )
 def test_faults_are_named(old, new, sentence):
+    assert old in TWICE
+    arguments = {"x": torch.arange(10.0), "y": torch.zeros(10), "count": 10}
     with pytest.raises(emulator.KernelError, match=sentence):
-        run_twice(old, new, seconds=0.3)
+        emulator.run(TWICE.replace(old, new), "twice", 2, 8, arguments, seconds=0.3)
 
 
 PAIRS = """
@@ -165,17 +158,14 @@ def test_what_a_barrier_orders_is_no_race():
         .replace("i % 3", "blockIdx.x")
         .replace("atomicAdd(&total[blockIdx.x], x[i])", "total[blockIdx.x] += x[i]")
     )
-    x, total = torch.ones(24), torch.zeros(3)
-    arguments = {"x": x, "total": total, "count": 24}
-    for source, order in ((guarded, 1), (guarded.replace("__syncthreads();", ""), 0)):
-        if order:
-            emulator.run(
-                source, "sums", 3, 8, arguments, accumulates=("total",), order=order
-            )
-            assert total.tolist() == [1, 1, 1]
-        else:
-            with pytest.raises(emulator.KernelError, match="nothing orders the two"):
-                emulator.run(source, "sums", 3, 8, arguments, accumulates=("total",))
+    total = torch.zeros(3)
+    arguments = {"x": torch.ones(24), "total": total, "count": 24}
+    launched = "sums", 3, 8, arguments
+    emulator.run(guarded, *launched, accumulates=("total",), order=1)
+    assert total.tolist() == [1, 1, 1]
+    unguarded = guarded.replace("__syncthreads();", "")
+    with pytest.raises(emulator.KernelError, match="nothing orders the two"):
+        emulator.run(unguarded, *launched, accumulates=("total",))
 
 
 @needs_compiler
