@@ -160,7 +160,8 @@ class Numbered(ast.NodeTransformer):
         with contextlib.suppress(ValueError):
             if type(ast.literal_eval(tree)) in (int, float):
                 return ast.Call(ast.Name("_constant", ast.Load()), [tree], [])
-        return self.generic_visit(tree)
+        # A number of a `case` is no expression.
+        return tree if isinstance(tree, ast.MatchValue) else self.generic_visit(tree)
 
 
 class Tape(TorchFunctionMode):
