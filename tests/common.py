@@ -1,5 +1,7 @@
 """What tests share."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -45,6 +47,13 @@ def layouts(dtype):
         "scalar": random(dtype=dtype),
         "far": far(6, 8, dtype=dtype),
     }
+
+
+def as_it_is(f):
+    return f
+
+
+compiled = partial(torch.compile, backend="aot_eager", fullgraph=True)
 
 
 class Does(torch.nn.Module):

@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.ops.involution import cpu, involution2d
 from helpers.ops.involution.geometry import KERNELS
+from tests.common import compiled
 from tests.involution.reference import (
     SMALL,
     assert_close,
@@ -89,7 +90,7 @@ def test_autocast(device):
         outputs = [
             call(input, weight),
             call(input, weight.to(LOW)),  # as behind a convolution
-            torch.compile(call, backend="aot_eager", fullgraph=True)(input, weight),
+            compiled(call)(input, weight),
         ]
         assert call(input.double(), weight.double()).dtype == torch.float64
         with pytest.raises(TypeError, match="one dtype"):

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from helpers.lessons.memory import Alive, Kept
 from helpers.ops.attention import attention
-from tests.common import assert_agree, random
+from tests.common import assert_agree, compiled, random
 
 
 def by_pytorch(*tensors, **options):
@@ -152,5 +152,4 @@ def test_a_gradient_of_a_jvp_of_a_gradient_compiles():
         return torch.func.grad(lambda q: jvp(slope, (q,), (q,))[1].sum())(query)
 
     torch.compiler.reset()
-    compiled = torch.compile(third, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(*tensors), third(*tensors))
+    torch.testing.assert_close(compiled(third)(*tensors), third(*tensors))

@@ -1,16 +1,8 @@
-from functools import partial
-
 import pytest
 import torch
 
 from helpers.ops.gradient_reversal import GradientReversalLayer, gradient_reversal
-from tests.common import random
-
-compiled = partial(torch.compile, backend="eager", fullgraph=True)
-
-
-def as_it_is(f):
-    return f
+from tests.common import as_it_is, compiled, random
 
 
 @pytest.mark.parametrize("through", [as_it_is, compiled])

@@ -13,7 +13,7 @@ from helpers.ops.linear_cross_entropy import (
     LinearCrossEntropyLoss,
     linear_cross_entropy,
 )
-from tests.common import assert_agree, random
+from tests.common import assert_agree, compiled, random
 from tests.ops.samples import of_linear_cross_entropy, of_logits, of_target
 
 ROWS, FEATURES, CLASSES, CHUNK = 128, 4, 256, 4
@@ -44,37 +44,31 @@ def twice(f, x, weight, target):
 # Memory
 
 
-def without_grad(f, *arguments):
-    with torch.no_grad():
-        return f(*arguments)
-
-
-def func_grad(f, x, weight, target):
-    return torch.func.grad(f, (0, 1))(x.detach(), weight.detach(), target)
-
-
-def compiled(f, x, weight, target):
-    run = torch.compile(f, fullgraph=True, backend="aot_eager")
-    return backward(run(x, weight, target), x, weight)
-
-
 GRADIENTS = INPUT + WEIGHT
 # (what runs, the gradients that exist at once, how many tensors of a chunk's logits)
 RUNS = {
     "backward": (lambda f, x, w, t: backward(f(x, w, t), x, w), 2 * GRADIENTS, 1),
-    "no_grad": (without_grad, 0, 1),
+    "no_grad": (lambda f, *t: torch.no_grad()(f)(*t), 0, 1),
     "frozen weight": (lambda f, x, w, t: backward(f(x, w.detach(), t), x), INPUT, 1),
     "none": (
         lambda f, x, w, t: backward(f(x, w, t, reduction="none").sum(), x, w),
         GRADIENTS,
         1,
     ),
-    "func.grad": (func_grad, 2 * GRADIENTS, 1),
+    "func.grad": (
+        lambda f, x, w, t: torch.func.grad(f, (0, 1))(x.detach(), w.detach(), t),
+        2 * GRADIENTS,
+        1,
+    ),
     "create_graph": (twice, 3 * GRADIENTS, 14),
     # In forward, the gradients exist once: one more tensor of logits is too many.
     "smoothed": (lambda f, *t: f(*t, label_smoothing=0.1), GRADIENTS, 1),
     "softcap": (lambda f, *t: f(*t, softcap=2.0), GRADIENTS, 2),
-    "compiled": (compiled, GRADIENTS, 2),
+    "compiled": (
+        lambda f, x, w, t: backward(compiled(f)(x, w, t), x, w),
+        GRADIENTS,
+        2,
+    ),
 }
 
 
@@ -178,9 +172,8 @@ def test_predicted():
     assert predicted.equal((x @ weight.t()).argmax(1)) and loss == alone
     torch.testing.assert_close(backward(loss, x), backward(alone, x))
     torch.compiler.reset()
-    slopes = torch.func.grad(ours, has_aux=True)
-    compiled = torch.compile(slopes, backend="aot_eager", fullgraph=True)
-    assert compiled(x.detach(), weight.detach(), target)[1].equal(predicted)
+    slopes = compiled(torch.func.grad(ours, has_aux=True))
+    assert slopes(x.detach(), weight.detach(), target)[1].equal(predicted)
 
 
 # Where else it is called

@@ -1,13 +1,9 @@
-from functools import partial
-
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from helpers.ops.sinh import Sinh, sinh
-from tests.common import random
-
-compiled = partial(torch.compile, backend="aot_eager", fullgraph=True)
+from tests.common import as_it_is, compiled, random
 
 
 def test_all_three_outputs_have_gradients():
@@ -23,7 +19,7 @@ def test_derivatives_up_to_the_sixth():
         torch.testing.assert_close(y, torch.cosh(x) if n % 2 else torch.sinh(x))
 
 
-@pytest.mark.parametrize("through", [lambda f: f, compiled], ids=["eager", "compiled"])
+@pytest.mark.parametrize("through", [as_it_is, compiled], ids=["eager", "compiled"])
 def test_finite_as_far_as_that_of_pytorch(through):
     x = torch.tensor([88.8, -88.8, 89.4, -89.4, 90.0, torch.inf, -torch.inf, torch.nan])
     x.requires_grad_()

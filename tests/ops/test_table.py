@@ -26,7 +26,14 @@ from helpers.ops.linear import Linear
 from helpers.ops.linear_cross_entropy import LinearCrossEntropyLoss
 from helpers.ops.recompute import ReversibleSequential, recompute
 from helpers.ops.softplus import SoftplusLayer
-from tests.common import TOLERANCE, assert_agree, assert_refused, random
+from tests.common import (
+    TOLERANCE,
+    as_it_is,
+    assert_agree,
+    assert_refused,
+    compiled,
+    random,
+)
 from tests.ops.table import NOT_IN_THE_TABLE, OPS, TORCH
 
 ROOT = Path(__file__).parents[2]
@@ -260,15 +267,8 @@ def trained(f, tensors, through):
     return list(module.parameters())
 
 
-compiled = partial(torch.compile, backend="aot_eager", fullgraph=True)
-
-
 def exported(module):
     return torch.export.export(module, ()).module()
-
-
-def as_it_is(f):
-    return f
 
 
 # (what is done with the function and its tensors, and through which tracer)
