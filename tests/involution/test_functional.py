@@ -37,7 +37,7 @@ def device(request, monkeypatch):
     return request.param
 
 
-def same_size(device="cpu"):
+def same_size(device):
     """input, weight and the call."""
     input, weight, _ = random_tensors(SMALL["same size"])
     input, weight = (t.to(device).requires_grad_() for t in (input, weight))

@@ -49,29 +49,31 @@ class Equilibrium(nn.Module):
         return fixed_point(f, torch.zeros_like(x), x, tol=1e-14)
 
 
-def model(kind):
-    torch.manual_seed(0)
-    if kind == "fixed point":
-        return nn.Sequential(nn.Linear(4, 4), Equilibrium(), Equilibrium()).double()
-    if kind == "recompute":
-        return Recomputed().double()
-    if kind == "reversible":
-        return Halves().double()
+def equilibria():
+    return nn.Sequential(nn.Linear(4, 4), Equilibrium(), Equilibrium())
+
+
+def involution():
     layers = nn.Conv2d(1, 8, 1), Involution2d(8, 3, group_channels=4), nn.Flatten(1)
-    # A batch norm that looks at its own samples only would differ.
-    return nn.Sequential(*layers, nn.Linear(8 * 4 * 4, 3)).double().eval()
+    return nn.Sequential(*layers, nn.Linear(8 * 4 * 4, 3))
 
 
-SHAPES = {
-    "recompute": (8, 4),
-    "fixed point": (8, 4),
-    "reversible": (8, 8),
-    "involution": (8, 1, 4, 4),
+KINDS = {  # the network, and the shape of its data
+    "recompute": (Recomputed, (8, 4)),
+    "fixed point": (equilibria, (8, 4)),
+    "reversible": (Halves, (8, 8)),
+    "involution": (involution, (8, 1, 4, 4)),
 }
 
 
+def model(kind):
+    torch.manual_seed(0)
+    # A batch norm that looks at its own samples only would differ.
+    return KINDS[kind][0]().double().eval()
+
+
 def data(kind):
-    return random(*SHAPES[kind]).detach()
+    return random(*KINDS[kind][1]).detach()
 
 
 def gradients(net, x):
@@ -85,7 +87,7 @@ def parallel_here(kind):
     return gradients(DistributedDataParallel(model(kind)), mine)
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_gradients_of_one_process(team, kind):
     expected = gradients(model(kind), data(kind))
     for found in team(parallel_here, kind):
