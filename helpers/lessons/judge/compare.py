@@ -15,6 +15,7 @@ from helpers.lessons.judge.numbers import (
     as_tuple,
     changed_in_place,
     copies,
+    first_difference,
     gradients_of,
     in_numbers,
     largest_difference,
@@ -221,9 +222,7 @@ def _exchanged(attempt, expected, inputs, theirs):
             right, other = (
                 gradients_of(expected, theirs, w) for w in (weights, swapped)
             )
-            if any(map(largest_difference, given, right)) and not any(
-                map(largest_difference, given, other)
-            ):
+            if first_difference(given, right) and not first_difference(given, other):
                 return _(
                     "`backward` is right if the gradients of output {i} and output "
                     "{j} change places. They arrive in the order in which forward "

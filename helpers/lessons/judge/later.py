@@ -10,9 +10,9 @@ import torch
 from helpers.lessons.judge.numbers import (
     as_tuple,
     copies,
+    first_difference,
     gradients_of,
     in_numbers,
-    largest_difference,
     leaves_of,
     raises,
     weights_for,
@@ -34,10 +34,7 @@ def calls_apart(attempt, like, inputs, others):
         return first
 
     try:
-        worst = next(
-            filter(None, map(largest_difference, gradients(attempt), gradients(like))),
-            None,
-        )
+        worst = first_difference(gradients(attempt), gradients(like))
     except Exception as error:
         return raises(
             error,
@@ -72,10 +69,7 @@ def overlooks_changes(attempt, like, inputs):
         mine = gradients(attempt, changes=True)
     except Exception:  # noticed
         return None
-    worst = next(
-        filter(None, map(largest_difference, mine, gradients(like, changes=False))),
-        None,
-    )
+    worst = first_difference(mine, gradients(like, changes=False))
     return worst and followed(
         in_numbers(
             worst,
@@ -182,11 +176,10 @@ def largest_further_difference(attempt, like, inputs):
     mine = derivatives(attempt)
     for of, other in zip(DERIVATIVES, derivatives(like), strict=False):
         try:
-            pairs = zip(next(mine), other, strict=True)
+            given = next(mine)
         except Exception:
             break
-        found = (largest_difference(a, b, loose=True) for a, b in pairs)
-        worst = next(filter(None, found), None)
+        worst = first_difference(given, other, loose=True)
         if worst:
             return of, worst
     return None, None

@@ -164,6 +164,13 @@ def largest_difference(value, right, *terms, of=None, loose=False):
     )
 
 
+def first_difference(given, right, **how):
+    """The `largest_difference` of the first pair of tensors that differ, or None."""
+    pairs = zip(given, right, strict=True)
+    found = (largest_difference(one, other, **how) for one, other in pairs)
+    return next(filter(None, found), None)
+
+
 def raises(error, sentence=""):
     """What an exception is called, and the first line of what it says."""
     sentence = sentence or _("it raises {kind}: {message}")
