@@ -189,6 +189,7 @@ of(
         "unsqueeze",
     ),
     ("scatter_add_", "scatter_", "contribution-lost", "scatter_add_"),
+    ("scatter_add_", "scatter", "contribution-lost", "scatter_add("),
     ("index_add_", "index_copy_", "contribution-lost", "index_add_"),
 )
 

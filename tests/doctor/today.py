@@ -1053,3 +1053,45 @@ class ReturnedAndUsed(Function):
         (h,) = ctx.saved_tensors
         d_h = g * h.exp() * (1 + h)
         return d_h * (1 - h * h)
+
+
+@case("partly-right", lambda: (*draw((6, 4), (6, 4)), 0.8), "of `x` - `y`")
+class Huber(Function):
+    @staticmethod
+    def forward(ctx, x, y, beta):
+        ctx.save_for_backward(x, y)
+        return F.huber_loss(x, y, reduction="none", delta=beta)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * (x - y), g * (y - x), None
+
+
+@case("transposed", f64((2, 3, 4)), "permuted by permute")
+class Folded(Function):
+    """Its batch and its heads change places, and backward folds them as they come."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.transpose(0, 1).reshape(6, 4).clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.reshape(2, 3, 4)
+
+
+@case("grad-output-layout", f64((2, 3, 4)), "transposed in its first two dimensions")
+class RowsOfRows(Function):
+    """It takes the rows of a matrix, whose length is the stride, for all there is."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        g = g if g.stride(-1) == 1 else g.contiguous()
+        rows = torch.as_strided(g, (6, 4), (g.stride(-2), 1), g.storage_offset())
+        return 2 * rows.reshape(2, 3, 4)

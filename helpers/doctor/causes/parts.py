@@ -28,10 +28,7 @@ from .where import (
 POWERS = {
     1: N_("lacks a factor of"),
     -1: N_("has one factor too many of"),
-    2: N_("lacks two factors of"),
-    -2: N_("has two factors too many of"),
 }
-EXP = N_("exp of {name}")
 
 # --- contributions: what each element of grad_output adds, and where to ---------------
 
@@ -169,11 +166,6 @@ def term_missing(wrong):
 def same_shaped(here):
     """(name, vector) of the tensors that may multiply a term of the gradient."""
     found = {name: t for name, t in here.tensors.items() if t.shape == here.x.shape}
-    found |= {
-        _(EXP).format(name=name): found[name].exp()
-        for name in (here.output, f"`{here.input}`")
-        if name in found
-    }
     rows = {name: here.row(t) for name, t in found.items() if not t.is_complex()}
     return [(name, row) for name, row in rows.items() if row.isfinite().all()]
 
@@ -226,22 +218,19 @@ def right_only_for_ones(wrong):
     look="where {what} enters the gradient of {x}",
 )
 def factor_missing(wrong):
-    """An input or the output, or exp of it, perhaps times a number."""
+    """An input or the output, perhaps times a number."""
     names = [*wrong.here.tensors] if wrong.steady and wrong.steady[0] > 1 else []
-    of = [(name, name, lambda t: t) for name in names]
-    of += [(_(EXP).format(name=name), name, torch.exp) for name in names]
-    for (what, name, made), (power, lacks) in itertools.product(of, POWERS.items()):
+    for name, (power, lacks) in itertools.product(names, POWERS.items()):
         number = wrong.multiple(
             lambda here: (
-                here.given
-                * made(here.row(here.tensors[name].expand(here.shape))) ** power
+                here.given * here.row(here.tensors[name].expand(here.shape)) ** power
             ).nan_to_num()
         )
         if number:
             rest = _(", and is multiplied by {factor}").format(factor=brief(1 / number))
             return {
                 "lacks": _(lacks),
-                "what": what,
+                "what": name,
                 "rest": rest if abs(number - 1) > 1e-4 else "",
             }
     return None

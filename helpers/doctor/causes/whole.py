@@ -388,7 +388,6 @@ def grad_output_transformed(wrong):
         return
     ways = {
         N_("multiplied by {name}"): lambda t: t,
-        N_("divided by {name}"): lambda t: 1 / t,
     }
     if wrong.here.x.numel() < wrong.here.y.numel():
         ways[N_("set to zero wherever {name} is not above 0")] = lambda t: t > 0
@@ -415,15 +414,9 @@ def places(shape):
 
 def flips(shape):
     """(how, the numbers of the elements as they stand then)."""
-    for d, n in enumerate(shape):
-        turned = places(shape).flip(d)
-        yield _("flipped along dimension {d}").format(d=d), turned.reshape(-1)
-        if n > 2:  # as a Fourier transform's conjugate
-            around = turned.roll(1, d).reshape(-1)
-            yield (
-                _("reversed, all but index 0, along dimension {d}").format(d=d),
-                around,
-            )
+    for d in range(len(shape)):
+        turned = places(shape).flip(d).reshape(-1)
+        yield _("flipped along dimension {d}").format(d=d), turned
 
 
 def transposes(shape):

@@ -87,7 +87,7 @@ def right_if(wrong, budget, few, first):
     through_others = [other for other in wrong.together if other.i == wrong.here.i]
 
     def fits(edit):
-        asks = FLAGS_OF in edit.code.text and is_asked(edit)
+        asks = FLAGS_OF in edit.code.text
         right = are_right(wrong.at) and are_right(through_others)
         return right and stay() and (not asks or alone())
 
@@ -145,17 +145,6 @@ def ranked(codes, ahead, few, is_due):
         yield from itertools.islice(lines, ODD)
         yield from (edit for *_, edit in sorted(unsure)[:UNSURE])
     yield from odd[: ODD // 3 if few else ODD]
-
-
-def is_asked(edit):
-    """Does it stand in a condition, such as which gradients are asked for?"""
-    for node in edit.puts:
-        while node in edit.code.up:
-            up = edit.code.up[node]
-            if getattr(up, "test", None) is node:
-                return True
-            node = up
-    return False
 
 
 def right_alone(subject):
