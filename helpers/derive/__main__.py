@@ -1,6 +1,6 @@
 """Print the Function of a plain function, with its backward.
 
-python -m helpers.derive module.py:function --input 4x8 --input 8 [--save gate]
+python -m helpers.derive module.py:function --input 4x8 --input 8 [--save gate | --jvp]
 """
 
 import argparse
@@ -23,13 +23,15 @@ def main():
     parser.add_argument(
         "--save", default="", help="variables to keep, with commas between"
     )
+    parser.add_argument("--jvp", action="store_true", help="forward mode, too")
     given = parser.parse_args()
+    save = [*filter(None, given.save.split(","))]
     path, _, name = given.function.rpartition(":")
     function = runpy.run_path(path)[name]
     shapes = [[int(size) for size in text.split("x")] for text in given.input]
     inputs = [torch.rand(shape, dtype=torch.float64) + 0.5 for shape in shapes]
     try:
-        print(derive(function, *inputs, save=[*filter(None, given.save.split(","))]))
+        print(derive(function, *inputs, save=save, jvp=given.jvp))
     except Refused as reason:
         sys.exit(f"no backward of {name}: {reason}")
 

@@ -20,6 +20,8 @@ IDS = re.compile(r"\b_\d+\b")
 class Backward:
     """`steps` is what can be computed, each by its id; `results` the gradients of inputs."""
 
+    kind = "grad"
+
     def __init__(self, tape, save):
         self.tape, self.results = tape, {}
         self.steps = {str(n): n.source for n in tape.nodes if n.source}
@@ -34,14 +36,17 @@ class Backward:
         self.saved = [tape.locals.get(name) for name in save]
         self.given = {str(n) for n in tape.nodes if not n.source or n in self.saved}
         self.parts, self.grads = {}, []
-        for node in tape.outputs:
+        self.walk()
+
+    def walk(self):
+        for node in self.tape.outputs:
             step = self.new(torch.randn_like(node.value))
             named = self.names.get(str(node)) == node.name
             self.call(step, f"grad_{named and node.name or 'output'}")
             self.given.add(step)
             self.grads.append(step)
             self.parts[node] = [step]
-        for node in reversed(tape.nodes):
+        for node in reversed(self.tape.nodes):
             self.back(node)
 
     def call(self, step, name):
@@ -100,13 +105,7 @@ class Backward:
         """The sum of what arrived, so that a tensor used twice gets both."""
         if node not in self.parts:
             return None
-        parts, terms = self.parts[node], []
-        for part in dict.fromkeys(parts):
-            often = parts.count(part)
-            terms.append(self.emit(f"{often} * {part}") if often > 1 else part)
-            if part in self.hints:
-                self.hints[terms[-1]] = self.hints[part]
-        step = self.step(" + ".join(terms))
+        step = self.step(self.sum(self.parts[node]))
         step = self.whole(step, node) if whole else step
         if step not in self.given and step not in self.names:
             name = self.names.get(str(node))
@@ -115,6 +114,15 @@ class Backward:
                 self.call(step, f"{total}grad_{name}")
             self.hints.setdefault(step, str(node))
         return step
+
+    def sum(self, parts):
+        terms = []
+        for part in dict.fromkeys(parts):
+            often = parts.count(part)
+            terms.append(self.emit(f"{often} * {part}") if often > 1 else part)
+            if part in self.hints:
+                self.hints[terms[-1]] = self.hints[part]
+        return " + ".join(terms)
 
     def whole(self, step, node):
         if self.values[step].shape == node.shape:
@@ -223,14 +231,15 @@ class Backward:
     def name(self, step):
         found = self.names.get(step) or self.hints.get(step) or self.called(step)
         if found in self.steps:
-            found = f"grad_{self.names.get(found) or self.called(found, 14)}"
+            found = f"{self.kind}_{self.names.get(found) or self.called(found, 14)}"
         return found
 
     def called(self, step, most=19):
         """By what is done to what: exp_x, a_over_b."""
         source = self.steps[step]
         tree = ast.parse(source, mode="eval").body
-        words = [self.name(i).removeprefix("ctx.") for i in IDS.findall(source)]
+        ids = IDS.findall(source)
+        words = [self.name(i).removeprefix("ctx.") for i in ids]
         op = type(getattr(tree, "op", getattr(tree, "ops", [tree])[0])).__name__
         alone, between, word = OPS.get(op, "part _ part").split()
         method = getattr(getattr(tree, "func", tree), "attr", "").removesuffix("_like")
@@ -242,7 +251,7 @@ class Backward:
         if isinstance(right, int):
             name = f"{words[0]}{between}{right}"
         if len(words) > 1 and not method:
-            name = between.join(words) if len({*words}) > 1 else f"squared_{words[0]}"
+            name = between.join(words) if len({*ids}) > 1 else f"squared_{words[0]}"
         return name if len(name) <= most else method or word
 
 

@@ -5,16 +5,18 @@ import inspect
 import warnings
 
 import torch
+import torch.autograd.forward_ad as fwAD
 from torch.autograd import grad
 from torch.autograd.graph import saved_tensors_hooks
 
 from .backward import Backward
+from .forward import Forward
 from .rules import Refused
 from .source import Pattern, title_of, write
 from .tape import Tape
 
 
-def derive(function, *arguments, save=()):
+def derive(function, *arguments, save=(), jvp=False):
     """The source of a Function that computes `function`, with its backward written out.
 
     function: a plain function, written with def, of tensors and Python values. It returns
@@ -24,6 +26,7 @@ def derive(function, *arguments, save=()):
     are equal must be equal.
     save: names of the function's variables to keep for backward in place of computing them
     again. The second derivative is then refused.
+    jvp: whether the Function has forward mode, too; not with `save`.
 
     The text was run, and its first and second derivatives were those of autograd, at other
     sizes and ranks, in float64, float32 and bfloat16, at ties and at zeros. What does not
@@ -32,6 +35,8 @@ def derive(function, *arguments, save=()):
     """
     if not inspect.isfunction(function):
         raise Refused(f"a plain function is needed, got {type(function).__name__}")
+    if jvp and save:
+        raise Refused("jvp with save: what is saved has no tangent")
     bound = inspect.signature(function).bind(*arguments)
     bound.apply_defaults()
     given = bound.arguments
@@ -55,8 +60,8 @@ def derive(function, *arguments, save=()):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about sizes that are tried
             with contextlib.suppress(Refused):
-                return Derivation(function, tensors, constants, save, False).source
-            return Derivation(function, tensors, constants, save, True).source
+                return Derivation(function, tensors, constants, save, jvp, False).source
+            return Derivation(function, tensors, constants, save, jvp, True).source
     finally:
         torch.set_num_threads(threads)
 
@@ -70,16 +75,16 @@ def each(tensors, f):
 
 
 class Derivation:
-    def __init__(self, function, tensors, constants, save, at_zero):
+    def __init__(self, function, tensors, constants, save, jvp, at_zero):
         self.function, self.constants, self.save = function, constants, save
-        self.at_zero = at_zero
+        self.at_zero, self.jvp = at_zero, jvp
         self.random = torch.Generator().manual_seed(0)
         self.given = {n: t.detach().cpu() for n, t in tensors.items()}
         self.tensors = each(self.given, torch.Tensor.double)
         self.floating = [n for n, t in tensors.items() if t.is_floating_point()]
-        backward = self.traced(self.tensors)
-        self.tape, self.base = backward.tape, self.told(backward)
-        if None in backward.saved or any(n.op == "input" for n in backward.saved):
+        walks = self.traced(self.tensors)
+        self.tape, self.base, saved = walks[0].tape, self.told(walks), walks[0].saved
+        if None in saved or any(n.op == "input" for n in saved):
             raise Refused(
                 f"save={save}: not all are variables of the function at its return"
             )
@@ -101,19 +106,22 @@ class Derivation:
     def traced(self, tensors):
         tape = Tape(self.function, {**tensors, **self.constants}, self.at_zero)
         try:
-            return Backward(tape, self.save)
+            return self.walked(tape)
         except Refused:
             raise
         except Exception as error:  # of PyTorch, at what a rule makes
             raise Refused(f"a step of the backward fails: {error}") from None
 
-    def told(self, backward):
-        tape = backward.tape
-        return [line[:2] for line in backward.lines()], tape.guards, tape.exact
+    def walked(self, tape):
+        return [Backward(tape, self.save)] + [Forward(tape, ())] * self.jvp
+
+    def told(self, walks):
+        lines = [line[:2] for walk in walks for line in walk.lines()]
+        return lines, walks[0].tape.guards, walks[0].tape.exact
 
     def compose(self, kept):
-        backward = Backward(self.tape, self.save)
-        self.source = write(self.function, backward, self.pattern, kept)
+        walks = self.walked(self.tape)
+        self.source = write(self.function, walks, self.pattern, kept)
         names = {}
         exec(compile(self.source, "<derived>", "exec"), names)
         self.check = names[f"check_{self.function.__name__}"]
@@ -235,6 +243,15 @@ class Derivation:
             along = sum((g * like(g)).sum() for g in first)
             along = along + 0 * sum(t.sum() for t in upstream)
             found += grad(along, [*inputs, *upstream], **options)
+        if self.jvp:
+            with fwAD.dual_level():
+                for name in wanted:
+                    given[name] = fwAD.make_dual(given[name], like(given[name]))
+                moved = f(**given, **self.constants)
+                moved = [moved] if isinstance(moved, torch.Tensor) else moved
+                still = 0 * sum(given[name].sum() for name in wanted)
+                moved = [fwAD.unpack_dual(o + still).tangent for o in moved]
+            found += map(torch.Tensor.detach, moved)
         return found
 
     def wrong(self, tensors, wanted=None):

@@ -154,7 +154,7 @@ def gradients(node, g, tape):
     ]
 
 
-def reduction(node, g, tape):
+def reduction(node, g, tape, forwards=False):
     a, names = node.args[0], dict(dim=None, keepdim=False)
     if node.op in ("var", "std"):
         names = dict(dim=None, unbiased=None, keepdim=False, correction=1)
@@ -181,6 +181,11 @@ def reduction(node, g, tape):
     (formula,) = REDUCTIONS[node.op]
     if not tape.at_zero:
         formula = formula.replace(".masked_fill(Y == 0, math.inf)", "")
+    if forwards:
+        rest = [tape.text(dim)] * (dim is not None) + ["keepdim=True"] * given[
+            "keepdim"
+        ]
+        return f"({fill(formula, **words | {'G': g})}).sum({', '.join(rest)})"
     return [(a, fill(formula, **words))]
 
 

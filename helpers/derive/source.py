@@ -70,7 +70,7 @@ class {title}(torch.autograd.Function):
     def backward(ctx, {outputs}):
 {lines}
         return {returned}
-
+{jvp}
 
 def {head}:
     """What the backward rests on."""
@@ -96,6 +96,15 @@ for name, tensor, shape, dtype in [
 """
 
 
+JVP = """\
+
+    @staticmethod
+    def jvp(ctx, {tangents}):
+{lines}
+        return {returned}
+"""
+
+
 def indented(lines, by=8):
     return textwrap.indent("\n".join(lines), " " * by)
 
@@ -104,16 +113,20 @@ def listed(names):
     return ", ".join(names) if len(names) > 1 else f"({names[0]},)"
 
 
-def write(function, backward, pattern, kept):
+def write(function, walks, pattern, kept):
+    backward, *forward = walks
     tape, lines, saved = backward.tape, backward.lines(), backward.saved
     tree, body, above = definition(function)
     if tree.args.kwonlyargs or tree.args.vararg or tree.args.kwarg:
         raise Refused("a Function takes neither *arguments nor arguments by name")
     names, signature = [*inspect.signature(function).parameters], ast.unparse(tree.args)
-    text, body = " ".join(source for _, source, _, _ in lines), body.splitlines()
+    text = " ".join(line[1] for walk in walks for line in walk.lines())
+    body = body.splitlines()
     keep = [n.name for n in tape.inputs if re.search(rf"\b{n.name}\b", text)]
     keep += [n.name for n in saved if n.name not in keep]
-    store = [f"ctx.save_for_backward({', '.join(keep)})"] * bool(keep)
+    kept_as = "*inputs" if keep == names else ", ".join(keep)
+    store = [f"ctx.save_for_backward({kept_as})"] * bool(keep)
+    store += [f"ctx.save_for_forward({kept_as})"] * bool(keep and forward)
     store += [f"ctx.{n} = {n}" for n in names if re.search(rf"\bctx\.{n}\b", text)]
     if saved:
         if not body[-1].startswith("return") or "return" in " ".join(body[:-1]):
@@ -122,9 +135,7 @@ def write(function, backward, pattern, kept):
             )
         body[-1:] = [*store, body[-1]]
         signature = f"ctx, {signature}"
-    elif keep == names:
-        store = ["ctx.save_for_backward(*inputs)"]
-    elif store:
+    elif store and keep != names:
         store.insert(0, f"{listed(names)} = inputs")
     out, check = ONCE.splitlines() * bool(saved), indented(pattern.check(), 4)
     if keep:
@@ -149,6 +160,7 @@ def write(function, backward, pattern, kept):
         setup="" if saved else SETUP.format(store=indented(store or ["pass"])),
         outputs=", ".join(backward.names[g] for g in backward.grads),
         lines=indented(out),
+        jvp="".join(written(walk, names, keep, pattern) for walk in forward),
         returned=", ".join(returned),
         check=check,
     )
@@ -177,6 +189,21 @@ def shared_out(lines, results, names, backward, pattern):
     return out + [f"{' = '.join(none)} = None"] * bool(none) + blocks
 
 
+def written(forward, names, keep, pattern):
+    """The method `jvp`, as text."""
+    out = [f"{listed(keep)} = ctx.saved_tensors"] * bool(keep)
+    for name, source, _, step in forward.lines():
+        line, comment = f"{name} = {source}", pattern.comment(step, forward)
+        out += broken(line + comment * (len(line + comment) <= 80), 80)
+    moved = [n for n in forward.tape.inputs if n in forward.tangents]
+    arriving = {n.name: forward.names[forward.tangents[n]] for n in moved}
+    return JVP.format(
+        tangents=", ".join(arriving.get(name, f"_{name}") for name in names),
+        lines=indented(out),
+        returned=", ".join(forward.names[t] for t in forward.results.values()),
+    )
+
+
 class Pattern:
     """Which sizes belong together: a letter each, as the shapes of the inputs are written."""
 
@@ -184,7 +211,7 @@ class Pattern:
         self.tape, self.constants = tape, constants
         self.lead, self.step, self.never = 0, {}, {}
         self.free = set()
-        self.others = []  # pairs of {size: another}, and the Backward there
+        self.others = []  # pairs of {size: another}, and the walks there
         sizes = dict.fromkeys(s for node in tape.inputs for s in node.shape if s > 1)
         # Without letters, all sizes are those of the example.
         self.letters = (
@@ -205,11 +232,12 @@ class Pattern:
             sizes[0] = f"*{sizes[0]}"
         return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
 
-    def comment(self, step, backward):
+    def comment(self, step, walk):
         """The shape in letters, if it is that at the other sizes, too."""
-        shape = tuple(getattr(backward.values[step], "shape", ()))
+        shape = tuple(getattr(walk.values[step], "shape", ()))
         known = shape and self.letters and {*shape} <= {1, *self.letters}
-        for change, other in self.others:
+        for change, others in self.others:
+            (other,) = (one for one in others if type(one) is type(walk))
             moved = tuple(change.get(s, s) for s in shape)
             known = known and moved == tuple(other.values[step].shape)
         return f"  # {self.shape(shape)}" if known else ""

@@ -8,8 +8,11 @@ import sys
 import pytest
 import torch
 from torch.autograd import grad, gradcheck, gradgradcheck
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 from helpers.derive import Refused, derive
+from helpers.derive.forward import Forward
 
 from .forwards import FORWARDS
 
@@ -32,6 +35,24 @@ def sums_what_broadcasts(m, w):
 FORWARDS.append((sums_what_broadcasts, ((4, 6), (6,))))
 
 
+def linear_steps(x, w, bias):
+    both = torch.cat([x, torch.ones_like(x)]).unsqueeze(0)
+    one, two = F.linear(both, w, bias).squeeze(0).chunk(2)
+    scores = torch.einsum("ij,kj->ik", one, two).cumsum(-1)
+    whole = scores.logsumexp(-1) * bias.expand_as(one).sum(1)
+    return whole, scores.log_softmax(-1).amax(-1), scores.var(-1, correction=0)
+
+
+def smoothed(x, w, bias):
+    return F.conv1d(x, w, bias, padding=1).sin()
+
+
+FORWARDS += [
+    (linear_steps, ((3, 4), (5, 4), (5,))),
+    (smoothed, ((2, 3, 6), (4, 3, 3), (4,))),
+]
+
+
 def built(source):
     names = {}
     exec(source, names)
@@ -39,9 +60,10 @@ def built(source):
 
 
 def three_derivatives(f, tensors):
+    """Of the outputs, and of their tangents."""
     tensors = [t.clone().requires_grad_() for t in tensors]
-    found = f(*tensors)
-    found = list(found) if isinstance(found, tuple) else [found]
+    found = torch.func.jvp(f, tuple(tensors), tuple(t.detach().cos() for t in tensors))
+    found = tree_leaves(found)
     step = found
     for _ in range(3):
         weights = [torch.arange(t.numel()).reshape(t.shape).cos() for t in step]
@@ -70,7 +92,7 @@ def elsewhere(shapes):
     ("function", "shapes"), FORWARDS, ids=lambda f: getattr(f, "__name__", "")
 )
 def test_it_is_right_or_refuses_elsewhere(function, shapes):
-    apply = built(derive(function, *example(*shapes)))
+    apply = built(derive(function, *example(*shapes), jvp=True))
     right = 0
     for sizes in [shapes, *elsewhere(shapes)]:
         tensors = example(*sizes)
@@ -159,7 +181,7 @@ def entropy(p, weight):
 
 
 def above_zero(x):
-    return torch.nn.functional.elu(x) + 1
+    return F.elu(x) + 1
 
 
 def half_detached(x):
@@ -377,6 +399,21 @@ def test_a_wrong_rule_is_not_printed(monkeypatch):
     monkeypatch.setitem(rules, "sigmoid", ["g * y"])
     with pytest.raises(Refused, match="not printed"):
         derive(gated, *example((4, 6), (6, 6)))
+
+
+def test_a_wrong_tangent_is_not_printed(monkeypatch):
+    monkeypatch.setattr(Forward, "sum", lambda self, parts: parts[0])
+    assert "def jvp" in derive(soft, *example((4, 6)), jvp=True)
+    with pytest.raises(Refused, match="not printed"):
+        derive(gated, *example((4, 6), (6, 6)), jvp=True)
+
+
+def test_forward_mode_as_a_person_would_write_it():
+    source = derive(gated, *example((4, 6), (6, 6)), jvp=True)
+    assert "def jvp(ctx, tangent_x, tangent_w):" in source
+    assert "tangent_gate = tangent_x @ w + x @ tangent_w" in source
+    with pytest.raises(Refused, match="jvp with save"):
+        derive(gated, *example((4, 6), (6, 6)), save=["gate"], jvp=True)
 
 
 def test_the_command(tmp_path):

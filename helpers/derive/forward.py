@@ -1,0 +1,89 @@
+"""The same tape, walked forwards: a tangent for each step, as lines that one can read.
+
+A Jacobian that is diagonal or symmetric is its own transpose: the formula of the backward
+holds for tangents, too. What reduces adds the products up. All else is linear in each
+argument by itself: the forward's own text, with a tangent in place of the argument.
+"""
+
+import re
+
+from .backward import Backward
+from .rules import ELEMENTWISE, REDUCTIONS, WHOLE, gradients, options, reduction
+
+OWN_TRANSPOSE = {*ELEMENTWISE, "pow", "elu", "leaky_relu", "clamp", "softmax"}
+SUMS = {*REDUCTIONS} - {"sum", "mean", "cumsum", "softmax", "log_softmax"}
+AFFINE = dict(weight=None, bias=None, stride=1, padding=0, dilation=1, groups=1)
+
+
+class Forward(Backward):
+    """`results` has the tangent of each output."""
+
+    kind = "tangent"
+
+    def walk(self):
+        self.tangents = {}
+        for node in self.tape.nodes:
+            if node.op == "number" or node.pieces or not node.value.requires_grad:
+                continue
+            if node.op == "input":
+                step = self.new(node.value.detach())
+                self.given.add(step)
+            else:
+                parts = [self.emit(term) for term in self.terms(node)]
+                step = self.whole(self.step(self.sum(parts)), node)
+                # A sum with a constant of a larger dtype leaves the tangent as it was.
+                self.values[step] = self.values[step].to(node.value.dtype)
+            self.tangents[node] = step
+            self.hints.setdefault(step, str(node))
+            if step not in self.names and (node.name or node in self.tape.outputs):
+                self.call(step, f"tangent_{self.names.get(str(node), 'output')}")
+        self.results = {node: self.tangents[node] for node in self.tape.outputs}
+
+    def terms(self, node):
+        """What the tangent of each argument adds to that of the result."""
+        if node.op == "piece":
+            (whole,) = (n for n in self.tape.nodes if node in n.pieces)
+            k = whole.pieces.index(node)
+            return [f"({term})[{k}]" for term in self.terms(whole)]
+        if node.op in ("cat", "stack"):
+            zeros = {a: f"torch.zeros_like({a})" for a in node.args[0]}
+            parts = ", ".join((zeros | self.tangents)[a] for a in node.args[0])
+            return [f"torch.{node.op}([{parts}], {options(node, dim=0)['dim']})"]
+        if node.op in ("linear", "conv1d", "conv2d"):
+            return self.affine(node)
+        args = node.args[:1] if node.op in WHOLE else node.args
+        return [self.term(node, k) for k, a in enumerate(args) if self.moves(a)]
+
+    def moves(self, argument):
+        return (
+            isinstance(argument, type(self.tape.inputs[0]))
+            and argument in self.tangents
+        )
+
+    def term(self, node, k):
+        a, tangent = node.args[k], self.tangents[node.args[k]]
+        nth = node.args[:k].count(a)
+        if node.op in OWN_TRANSPOSE:
+            found = gradients(node, tangent, self.tape)
+            return [text for argument, text in found if argument is a][nth]
+        if node.op == "log_softmax":
+            dim = options(node, dim=None)["dim"]
+            return f"{tangent} - ({node}.exp() * {tangent}).sum({dim}, keepdim=True)"
+        if node.op in SUMS:
+            return reduction(node, tangent, self.tape, forwards=True)
+        itself = rf"\b{a}\b(?!\.(shape|dim|numel|dtype|device)\b)"
+        start, end = [*re.finditer(itself, node.source)][nth].span()
+        return node.source[:start] + tangent + node.source[end:]
+
+    def affine(self, node):
+        """Linear in two arguments; the bias is moved by its own tangent."""
+        given = options(node, **AFFINE)
+        x, weight, bias = node.args[0], given.pop("weight"), given.pop("bias")
+        more = "".join(f", {k}={v}" for k, v in given.items() if v != AFFINE[k])
+        channels = ".unsqueeze(-1)" * (len(node.shape) - 2) * (node.op != "linear")
+        texts = {
+            x: f"F.{node.op}({{}}, {weight}{more})",
+            weight: f"F.{node.op}({x}, {{}}{more})",
+            bias: f"{{}}{channels}",
+        }
+        return [t.format(self.tangents[a]) for a, t in texts.items() if self.moves(a)]
