@@ -1040,7 +1040,7 @@ slip(
 slip("OfSymmetric", Multiply, symmetric, TURNED, "transposed", cases=TODAY)
 
 
-@case("gradient-zero", f64((3, 4)), first="through the output itself is missing")
+@case("gradient-zero", f64((3, 4)), line="(1 + h) + of_h")
 class ReturnedAndUsed(Function):
     @staticmethod
     def forward(ctx, x):
@@ -1095,3 +1095,47 @@ class RowsOfRows(Function):
         g = g if g.stride(-1) == 1 else g.contiguous()
         rows = torch.as_strided(g, (6, 4), (g.stride(-2), 1), g.storage_offset())
         return 2 * rows.reshape(2, 3, 4)
+
+
+class WithABrokenRule(Function):
+    @staticmethod
+    def forward(x):
+        return 2 * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return x.no_method, in_dims[0]
+
+
+@case("vmap-fails", f64((4, 3)), "Under vmap, `WithABrokenRule` fails")
+def in_other_code(x):
+    return WithABrokenRule.apply(x.sin())
+
+
+class OfDegreeOne(Function):
+    """At 0 it has slopes along each axis, and along the diagonal another than their sum."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x[:, 0] ** 3 / x.square().sum(1)).nan_to_num()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        a, b = x.unbind(1)
+        r = x.square().sum(1)
+        slopes = a**2 * (a**2 + 3 * b**2) / r**2, -2 * a**3 * b / r**2
+        return g[:, None] * torch.stack(slopes, 1).nan_to_num()
+
+
+AT_ZERO = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
+case("", lambda: (AT_ZERO.clone().requires_grad_(),), note="kink")(OfDegreeOne)

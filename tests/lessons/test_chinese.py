@@ -62,10 +62,10 @@ def test_what_is_found(case, chinese):
 def test_a_first_wrong_line(chinese):
     gaps = {"name": "g", "line": 7, "run": 1, "runs": 2, "operation": "mul"}
     gaps |= {"text": "y = g * x"}
-    for text in chain.PART, chain.GRADIENT, chain.SHARE, chain.VALUE:
+    for text in chain.PART, chain.MULTIPLE, chain.GRADIENT, chain.SHARE, chain.VALUE:
         for places in itertools.product(*HERE_THERE_USES):
             here, there, uses = (words._(place).format(**gaps) for place in places)
-            said = words._(text).format(here=here, there=there, uses=uses)
+            said = words._(text).format(here=here, there=there, uses=uses, factor=2)
             said = words.finished(said)
             assert not BLANK.search(said) and not BESIDE_CODE.search(said), said
 

@@ -8,6 +8,7 @@ import textwrap
 import traceback
 from dataclasses import replace
 
+from ..function.private import FunctionCtx
 from ..function.source import HERE, LIBRARIES
 from ..report import TEXTS, error
 from ..words import N_, _
@@ -158,13 +159,12 @@ def as_finding(subject, raised, text=None, x=None, **words):
     frame = users_line(raised.error)
     if not (frame and finding.remedy):
         return finding
-    unrecorded = "does not require grad" in message
-    if unrecorded and raised.phase == "backward" and not text:
+    if "does not require grad" in message and raised.phase == "backward" and not text:
         return replace(finding, remedy=_(UNRECORDED))
     remedy = _("`{code}` (line {line}, in `{function}`)").format(
         code=frame.line, line=frame.lineno, function=frame.name
     )
-    if unrecorded and raised.phase == "forward" and subject.cls:
+    if "does not require grad" in message and in_a_forward(raised.error):
         remedy = _(IN_FORWARD).format(place=remedy)
     elif finding.code != "raised":
         remedy = _("{look}: {place}").format(look=finding.remedy, place=remedy)
@@ -185,9 +185,19 @@ def frames_of(error):
     return traceback.extract_tb(error.__traceback__)
 
 
+def in_a_forward(error):
+    """Was it raised in the forward of a Function?"""
+    frames = [frame for frame, _line in traceback.walk_tb(error.__traceback__)]
+    held = [value for frame in frames for value in frame.f_locals.values()]
+    return any(isinstance(value, FunctionCtx) for value in held)
+
+
 def users_line(error):
     """The last frame of the user's own code on the way to `error`, or None."""
     frames = frames_of(error)
     known = (*LIBRARIES, HERE)
     own = [f for f in frames if f.line and not f.filename.startswith(known)]
+    # Who called for what raises says more.
+    while len(own) > 1 and own[-1].line.startswith("raise "):
+        own.pop()
     return own[-1] if own else None

@@ -28,7 +28,10 @@ from .where import (
 POWERS = {
     1: N_("lacks a factor of"),
     -1: N_("has one factor too many of"),
+    2: N_("lacks two factors of"),
+    -2: N_("has two factors too many of"),
 }
+EXP = N_("exp of {name}")
 
 # --- contributions: what each element of grad_output adds, and where to ---------------
 
@@ -117,7 +120,7 @@ def other_mask(wrong):
 @cause("partly-right", "The gradient of {x} {what}.", kind=VAGUE)
 def partly_right(wrong):
     here = wrong.here
-    if is_right_somewhere(here, here.right):
+    if here.wrong.any() and is_right_somewhere(here, here.right):
         points = [of_elements(here) for here in (*wrong.at, *wrong.in_reverse)]
         if found := rule(here.shape, points, map(of_elements, here.varied())):
             return in_part(here, *found)
@@ -166,6 +169,11 @@ def term_missing(wrong):
 def same_shaped(here):
     """(name, vector) of the tensors that may multiply a term of the gradient."""
     found = {name: t for name, t in here.tensors.items() if t.shape == here.x.shape}
+    found |= {
+        _(EXP).format(name=name): found[name].exp()
+        for name in (here.output, f"`{here.input}`")
+        if name in found
+    }
     rows = {name: here.row(t) for name, t in found.items() if not t.is_complex()}
     return [(name, row) for name, row in rows.items() if row.isfinite().all()]
 
@@ -184,7 +192,7 @@ def rests(error, basis, shape, dims):
         for t in (torch.stack(basis), error)
     )
     rest = b - a @ (torch.linalg.pinv(a) @ b)
-    return largest(rest) / largest(error)
+    return largest(rest) / (largest(error) or 1.0)
 
 
 @cause(
@@ -197,7 +205,7 @@ def inner_derivative_forgotten(wrong):
     summed = "" if wrong.here.y.numel() <= wrong.here.x.numel() else _(", summed")
     yield (
         {"summed": summed, "meant": MEANT},
-        lambda here: here.passes,
+        lambda here: here.passes and not here.is_identity,
     )
 
 
@@ -218,19 +226,22 @@ def right_only_for_ones(wrong):
     look="where {what} enters the gradient of {x}",
 )
 def factor_missing(wrong):
-    """An input or the output, perhaps times a number."""
+    """An input or the output, or exp of it, perhaps times a number."""
     names = [*wrong.here.tensors] if wrong.steady and wrong.steady[0] > 1 else []
-    for name, (power, lacks) in itertools.product(names, POWERS.items()):
+    of = [(name, name, lambda t: t) for name in names]
+    of += [(_(EXP).format(name=name), name, torch.exp) for name in names]
+    for (what, name, made), (power, lacks) in itertools.product(of, POWERS.items()):
         number = wrong.multiple(
             lambda here: (
-                here.given * here.row(here.tensors[name].expand(here.shape)) ** power
+                here.given
+                * made(here.row(here.tensors[name].expand(here.shape))) ** power
             ).nan_to_num()
         )
         if number:
             rest = _(", and is multiplied by {factor}").format(factor=brief(1 / number))
             return {
                 "lacks": _(lacks),
-                "what": name,
+                "what": what,
                 "rest": rest if abs(number - 1) > 1e-4 else "",
             }
     return None
@@ -241,7 +252,7 @@ def partly_right_somewhere(wrong):
     """Without a rule that says where."""
     here, spots = wrong.here, of_elements(wrong.here)
     right = spots.right & ~here.zero  # for the formula, not for being small
-    if is_right_somewhere(here, right) and not spots.smooth:
+    if here.wrong.any() and is_right_somewhere(here, right) and not spots.smooth:
         return at_some(here)
     return None
 

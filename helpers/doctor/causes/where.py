@@ -11,6 +11,8 @@ from ..words import N_, _, listed
 
 IS_ZERO, IS_WRONG = N_("is zero"), N_("is wrong")
 SHOULD_BE_ZERO = N_("should be zero")
+NEARLY_ZERO = N_("should be nearly zero")
+IS_NEGATED = N_("is negated")
 IS_MULTIPLIED = N_("is multiplied by {factor}")
 BRANCH = N_("masks, branches and bounds, and the formula there")
 INDICES = N_("indices, slices and bounds, and the formula there")
@@ -107,7 +109,7 @@ def by_value(points, varied, right, wrong):
     """
     for k, region in enumerate(regions(points[0])):
         template, what, bound = region
-        if k > 0 and may_be_chance(points, min(right, wrong), bound):
+        if k > 0 and may_be_chance(points, right, wrong, bound):
             continue
         given = bound and bound not in WHOLE  # as an argument
         known = itertools.chain(points, varied if given else ())
@@ -119,10 +121,11 @@ def by_value(points, varied, right, wrong):
     return None
 
 
-def may_be_chance(points, fewer, bound):
+def may_be_chance(points, right, wrong, bound):
     """Could few elements be told apart by some bound, or 0, by chance?"""
     n = len(points[0].elements)  # at the other points, which are near, the signs stay
-    return n <= 5 or fewer <= 2 and (bool(bound) or len(points) == 1)
+    few = bool(bound) or len(points) == 1 or right + wrong <= 7
+    return n <= 5 or min(right, wrong) <= 2 and few
 
 
 def regions(p):
@@ -148,21 +151,24 @@ def by_place(shape, right, wrong):
     if len(wrong) == 1:
         return _("at {index}").format(index=position(wrong.item(), shape))
     good, bad = (torch.stack(torch.unravel_index(t, shape), -1) for t in (right, wrong))
-    for d in range(len(shape)):
+    for d, n in enumerate(shape):
         if not torch.isin(good[:, d], bad[:, d]).any():
-            which = indices(sorted(set(bad[:, d].tolist())), good[:, d])
+            which = indices(sorted(set(bad[:, d].tolist())), n, good[:, d])
             return _("at {which} of dimension {d}").format(which=which, d=d)
     return None
 
 
-def indices(which, others):
-    """Some indices, in words.
+def indices(which, n, others):
+    """Some of n indices, in words.
 
     Others: those that are known not to be among them.
     """
     known = sorted({*which, *others.tolist()})
     first, last = which[0], which[-1]
     if len(which) > 2 and which == [k for k in known if first <= k <= last]:
+        unknown = {first - 1, last + 1}.difference(known).intersection(range(n))
+        if unknown:
+            return _("about index {first} to {last}").format(first=first, last=last)
         return _("index {first} to {last}").format(first=first, last=last)
     if len(which) > 6:
         return _("index {some} and more").format(some=listed(which[:6]))
@@ -195,7 +201,7 @@ def at_some(here):
     what = _(ELSEWHERE).format(
         count=int(here.wrong.sum()), known=int(here.trusted.sum()), there=there
     )
-    is_masked = kind in (IS_ZERO, SHOULD_BE_ZERO)
+    is_masked = kind in (IS_ZERO, SHOULD_BE_ZERO, NEARLY_ZERO)
     return partly(kind, what, BRANCH if is_masked else FORMULA)
 
 
@@ -218,7 +224,7 @@ def relation(given, expected, limit):
     if not given.any():
         kind = IS_ZERO
     elif (expected.abs() <= limit).all():
-        kind = SHOULD_BE_ZERO
-    elif ((ratio - first).abs() <= 1e-4 * first.abs()).all():
-        kind = IS_MULTIPLIED
+        kind = NEARLY_ZERO if expected.any() else SHOULD_BE_ZERO
+    elif first.isfinite() and ((ratio - first).abs() <= 1e-4 * first.abs()).all():
+        kind = IS_NEGATED if abs(first + 1) < 1e-4 else IS_MULTIPLIED
     return kind, _(kind).format(factor=brief(first.item()))

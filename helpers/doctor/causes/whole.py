@@ -155,22 +155,23 @@ def size(wrong, power):
 
     It must be so for other sizes, too. A number that was given is a better name.
     """
-    if wrong.factor is None or reason(wrong):
+    if wrong.factor is None or not wrong.of_other_sizes or reason(wrong):
         return None
     for k, (n, what) in enumerate(sizes(wrong.here)):
         changed = any(sizes(here)[k][0] != n for here in wrong.of_other_sizes)
-        if n > 2 and changed and abs(wrong.factor / n**power - 1) < 1e-4:
-            if all(
-                here.fits(here.given * sizes(here)[k][0] ** -power)
+        for sign in (1, -1) if n > 2 and changed else ():
+            if abs(wrong.factor / (sign * n**power) - 1) < 1e-4 and all(
+                here.fits(here.given * (sign * sizes(here)[k][0] ** -power))
                 for here in wrong.others
             ):
-                return {"n": n, "what": what}
+                negated = "" if sign > 0 else _(" and negated")
+                return {"n": n, "what": what, "negated": negated}
     return None
 
 
 @cause(
     "mean-for-sum",
-    "The gradient of {x} is 1/{n} of what it should be, and {n} is the size "
+    "The gradient of {x} is 1/{n} of what it should be{negated}, and {n} is the size "
     "of {what}: a mean where a sum belongs?",
     look="how the gradient of {x} is reduced",
 )
@@ -180,7 +181,7 @@ def mean_for_sum(wrong):
 
 @cause(
     "sum-for-mean",
-    "The gradient of {x} is {n} times too large, and {n} is the size of "
+    "The gradient of {x} is {n} times too large{negated}, and {n} is the size of "
     "{what}: a sum where a mean belongs?",
     look="how the gradient of {x} is reduced",
 )
@@ -218,7 +219,7 @@ def few_digits(wrong):
         ).any():
             return None
         worst = max(worst, ((off - limit) / size).max().item())
-    if wrong.here.vjp(torch.zeros_like(wrong.here.y)).any():
+    if worst <= 0 or wrong.here.vjp(torch.zeros_like(wrong.here.y)).any():
         return None  # something is added; rounding leaves 0
     digits = max(1, math.floor(-math.log10(worst)))
     lower = wrong.here.subject.lower
@@ -320,7 +321,10 @@ def swapped(wrong):
 )
 def of_another_output(wrong):
     for o, name in enumerate(wrong.here.point.names):
-        if o != wrong.here.o:
+        if (
+            o != wrong.here.o
+            and wrong.here.point.outputs[o].shape == wrong.here.y.shape
+        ):
             yield (
                 {"other": name},
                 lambda here: here.beside(here.i, o).fits(
@@ -373,7 +377,9 @@ def shifted(wrong):
 def jacobian_transposed(wrong):
     if wrong.jacobians:
         given, expected, limit = wrong.jacobians
-        square = given.shape[0] == given.shape[1]
+        square = (
+            given.shape[0] == given.shape[1] and (given - expected).abs().max() > limit
+        )
         return {} if square and (given - expected.mT).abs().max() <= limit else None
 
 
@@ -388,6 +394,7 @@ def grad_output_transformed(wrong):
         return
     ways = {
         N_("multiplied by {name}"): lambda t: t,
+        N_("divided by {name}"): lambda t: 1 / t,
     }
     if wrong.here.x.numel() < wrong.here.y.numel():
         ways[N_("set to zero wherever {name} is not above 0")] = lambda t: t > 0
@@ -414,9 +421,16 @@ def places(shape):
 
 def flips(shape):
     """(how, the numbers of the elements as they stand then)."""
-    for d in range(len(shape)):
-        turned = places(shape).flip(d).reshape(-1)
-        yield _("flipped along dimension {d}").format(d=d), turned
+    for d, n in enumerate(shape):
+        turned = places(shape).flip(d)
+        if n > 1:
+            yield _("flipped along dimension {d}").format(d=d), turned.reshape(-1)
+        if n > 2:  # as a Fourier transform's conjugate
+            around = turned.roll(1, d).reshape(-1)
+            yield (
+                _("reversed, all but index 0, along dimension {d}").format(d=d),
+                around,
+            )
 
 
 def transposes(shape):

@@ -34,6 +34,7 @@ __all__ = [
 
 # Makes the Functions of torch.library.register_autograd.
 CUSTOM_OPS = "torch._library.autograd"
+FUNCTORCH = inspect.getfile(torch._functorch.autograd_function)
 without_modes = _disable_current_modes  # what runs inside, no mode sees
 LOCK = threading.RLock()
 WAYS = {}  # by the name of a method: pairs (thread or None, way)

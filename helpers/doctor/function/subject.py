@@ -475,7 +475,7 @@ class Subject:
         """
         pairs = zip(run.outputs, vs, strict=True)
         pairs = [(o, v) for o, v in pairs if v is not None and o.requires_grad]
-        if not pairs:
+        if not pairs or not any(leaf.requires_grad for leaf in run.leaves):
             return [None] * len(run.leaves)
         if run.freed:  # reading it would crash Python
             raise CallError(
@@ -635,7 +635,11 @@ def resized(subject):
     for n in sizes:  # which two tensors may have by chance
         having = [k for k, t in enumerate(subject.tensors) if n in t.shape]
         for k in having[:SIZES] if len(having) > 1 and n > 2 else ():
-            yield from of_sizes(subject, {n: n - 1}, alone=k)
+            if (
+                not is_index(subject.tensors[k])
+                or n not in subject.tensors[k].shape[:-1]
+            ):
+                yield from of_sizes(subject, {n: n - 1}, alone=k)
 
 
 def of_one(subject):

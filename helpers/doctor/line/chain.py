@@ -27,6 +27,7 @@ from ..function.private import methods, takes_ctx
 from ..function.source import UnsuitableError, harmless
 from ..function.tensors import is_number, largest
 from ..measure.gradient import are_right
+from ..report import brief
 from ..words import N_, _, listed
 from .edits import WATCH, Code, watching
 from .goals import backward_of, codes_of, guard_of
@@ -43,6 +44,7 @@ PART = N_(
     "{here} holds only a part of the gradient of {there}: what comes through {uses} is "
     "missing"
 )
+MULTIPLE = N_("{here} is {factor} times the gradient of {there}")
 GRADIENT = N_(
     "{here} should be the gradient of {there}: look at what goes into it, too"
 )
@@ -89,13 +91,13 @@ class Watching(ast.NodeTransformer):
         watches = [
             f"{name} = {WATCH}({self.binding(node, name)}, {name})"
             for name in bound_by(node)
-            if name in self.own
+            if name in self.own and name != "ctx"
         ]
         made = [ast.parse(text).body[0] for text in watches]
         return [node, *(ast.copy_location(each, node) for each in made)]
 
     visit_Assign = visit_AugAssign = statement  # noqa: N815
-    visit_Expr = statement  # noqa: N815
+    visit_AnnAssign = visit_Expr = statement  # noqa: N815
 
     def visit_Return(self, node):  # noqa: N802
         if node.value is None or not self.returns:
@@ -122,11 +124,14 @@ def bound_by(node):
         call = node.value
         if not isinstance(call, ast.Call):
             return []
-        if not (isinstance(call.func, ast.Attribute) and call.func.attr[-1] == "_"):
-            return []
-        targets = [call.func.value]
+        changed = [k.value for k in call.keywords if k.arg == "out"]
+        if isinstance(call.func, ast.Attribute) and call.func.attr[-1] == "_":
+            changed.append(call.func.value)
+        targets = changed
     else:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if node.value is None:
+            return []
     found = []
     while targets:
         target, *targets = targets
@@ -192,13 +197,16 @@ class StandIn:
     """What forward takes for ctx when the doctor calls it."""
 
     def __init__(self, needs):
-        self.needs_input_grad = needs
+        self.needs_input_grad, self.constant = needs, ()
+
+    def mark_non_differentiable(self, *tensors):
+        self.constant = tensors
 
     def ignored(self, *given):
         pass
 
     save_for_backward = save_for_forward = ignored
-    mark_dirty = mark_non_differentiable = set_materialize_grads = ignored
+    mark_dirty = set_materialize_grads = ignored
 
 
 @dataclass(frozen=True)
@@ -242,7 +250,7 @@ class RecordedCall:
             torch.set_rng_state(self.random)
             outputs = self.forward(*([ctx] if self.ctx_too else []), *given)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        return edges, outputs
+        return edges, outputs, ctx.constant
 
 
 def edge_of(tensor):
@@ -262,18 +270,20 @@ class Record:
     """
 
     def __init__(self, call, watched, grads):
-        self.bindings, found = {}, []
+        self.bindings, found, last = {}, [], {}
 
         def seen(key, value):
             if isinstance(value, torch.Tensor) and value.grad_fn is not None:
                 binding, name = watched.bindings[key[0]], watched.name(key)
                 self.note(value, binding)
-                if value.numel() <= MOST_ELEMENTS and name:
-                    found.append((name, binding.line, edge_of(value), copied(value)))
+                edge = edge_of(value)
+                if value.numel() <= MOST_ELEMENTS and name and last.get(name) != edge:
+                    last[name] = edge
+                    found.append((name, binding.line, edge, copied(value)))
             return value
 
         with watched.running(seen):
-            edges, outputs = call.repeat()
+            edges, outputs, constant = call.repeat()
         arguments = [
             (watched.argument(call.ctx_too + k), 0, edge, call.arguments[k])
             for k, edge in edges.items()
@@ -281,7 +291,10 @@ class Record:
         pairs = [
             (out, grad)
             for out, grad in zip(outputs, grads, strict=False)
-            if isinstance(out, torch.Tensor) and out.requires_grad and grad is not None
+            if isinstance(out, torch.Tensor)
+            and out.requires_grad
+            and grad is not None
+            and not any(out is c for c in constant)
         ]
         self.locals = self.differentiated(pairs, [*arguments, *found])
         rights = dict(zip(edges, self.locals, strict=False))
@@ -309,7 +322,7 @@ class Record:
             for node in self.bindings
         ]
         rights = [None] * len(edges)
-        if pairs:
+        if pairs and edges:
             outs, vs = zip(*pairs, strict=True)
             rights = torch.autograd.grad(
                 outs, edges, vs, allow_unused=True, retain_graph=True
@@ -348,6 +361,7 @@ class Target:
 
     The gradient of a local of forward, the sum of some of its uses, or its value.
 
+    turned:  is it transposed?
     skipped: in each run of a loop, the gradient of what forward assigned to this name in
              this line, the last first, but for so many; then of the argument of this
              name. None if there is no loop.
@@ -356,6 +370,7 @@ class Target:
     local: int
     uses: tuple | None = None
     value: bool = False
+    turned: bool = False
     skipped: int | None = None
 
     def of(self, record, like, run=0):
@@ -369,6 +384,7 @@ class Target:
         found = local.value if self.value else local.gradient
         if self.uses is not None:
             found = sum(local.uses[k][1] for k in self.uses)
+        found = found.mT if self.turned else found
         return found.reshape(like.shape).to(like.dtype)
 
 
@@ -377,7 +393,9 @@ def versions(record, local):
     return [
         other
         for other in reversed(record.locals)
-        if other.name == local.name and other.line in (0, local.line)
+        if other.name == local.name
+        and other.line in (0, local.line)
+        and other.gradient is not None
     ]
 
 
@@ -426,7 +444,9 @@ class Chain:
         def of_call(record, backward, ctx, grads):
             def seen(here, value):
                 is_here = here == (line, here[1] if every else run, place)
-                return target.of(record, value, here[1]) if is_here else value
+                if not is_here or not isinstance(value, torch.Tensor):
+                    return value
+                return target.of(record, value, here[1])
 
             with self.backward.running(seen):
                 return backward(ctx, *grads)
@@ -434,7 +454,7 @@ class Chain:
         return self.running(of_call)
 
     def draw(self, wrong, turn):
-        """({key: value} of the locals, record) of a backward pass's first call."""
+        """({key: value} of the locals, record, grads) of a backward pass's first call."""
         found = []
 
         def of_call(record, backward, ctx, grads):
@@ -450,7 +470,7 @@ class Chain:
 
             with self.backward.running(seen):
                 result = backward(ctx, *grads)
-            found.append((events, record))
+            found.append((events, record, grads))
             return result
 
         with self.running(of_call):
@@ -507,13 +527,15 @@ class Search:
     def __init__(self, chain, wrong, budget):
         self.chain, self.wrong, self.budget = chain, wrong, budget
         draws = [chain.draw(wrong.here, 0), chain.draw(wrong.at[-1], 1)]
-        (events, self.record), (others, other) = draws
+        (events, self.record, grads), (others, other, _grads) = draws
         if outline(self.record) != outline(other):  # forward took another branch there
             draws[1] = chain.draw(wrong.here, 1)
-        self.draws = draws
+        self.draws = [(events, record) for events, record, _grads in draws]
         self.events = {key: events[key] for key in events if key in others}
         self.stay, self.proofs, self.paths = guard_of(wrong), 0, 0
         self.sums = {}  # by name: the last `Target` that is a sum of uses
+        self.grads = [g for g in grads if isinstance(g, torch.Tensor)]
+        self.held = {key: self.target_of(key) for key in self.events}
 
     def name(self, key):
         return self.chain.backward.name(key)
@@ -531,11 +553,11 @@ class Search:
         """
         right, wrong = {}, {}
         for key, value in self.events.items():
-            held = self.target_of(key)
+            held = self.held[key]
             whole = held and held.uses is None
             if whole and not self.is_of_another(key, held):
                 right[key] = held
-            else:
+            elif not self.is_forwards(key, value):
                 wrong[key] = value
         for candidates in (self.likely, self.unlikely):
             for key, value in wrong.items():
@@ -543,6 +565,13 @@ class Search:
                     if self.proved(key, put := self.in_each_run(key, target)):
                         return self.in_words(key, target, put, relation, right)
         return None
+
+    def is_forwards(self, key, value):
+        """Is it right as it is, for forward has computed it, too, by no other name?"""
+        name = self.name(key)
+        of_forward = [local for local in self.record.locals if local.name == name]
+        known = of_forward or self.record.locals
+        return any(alike(value, local.value) for local in known)
 
     def is_of_another(self, key, held):
         """Does its name say that it should hold the gradient of another local?"""
@@ -575,11 +604,19 @@ class Search:
         """The gradients of forward's locals, and their parts, of this many elements."""
         for j, local in enumerate(self.record.locals):
             right = local.gradient
-            if right is None or right.numel() != value.numel():
+            if (
+                right is None
+                or right.numel() != value.numel()
+                or right.is_complex() != value.is_complex()
+            ):
                 continue
-            yield Target(j)
-            for k in local.parts:
-                yield Target(j, (k,))
+            ways = {False}
+            if right.shape != value.shape and right.dim() > 1:
+                ways = {right.mT.shape == value.shape, False}
+            for turned in sorted(ways, reverse=True):
+                yield Target(j, turned=turned)
+                for k in local.parts:
+                    yield Target(j, (k,), turned=turned)
 
     def likely(self, key, value):
         """(target, relation) of what this local may be meant to hold.
@@ -593,11 +630,11 @@ class Search:
             if part := self.part_of(key, target):
                 yield target, part
         yield from ((target, None) for target in self.next_sums(name))
-        if name is None:  # that what is returned should be the gradient says nothing
+        if not self.may_be_more(key, value):
             return
         for target in telling:
-            if missing := self.path_missing(key, target):
-                yield target, missing
+            if off := self.factor_of(key, target) or self.path_missing(key, target):
+                yield target, off
         # What a loop fills is no gradient before its last turn.
         of_a_loop = [t for t in whole if self.record.locals[t.local].line]
         for target in whole if self.turns(key) == 1 else of_a_loop:
@@ -609,8 +646,20 @@ class Search:
 
     def unlikely(self, key, value):
         """The same of whatever has as many elements."""
-        if self.turns(key) == 1 and self.name(key) and not is_flat(value):
+        alone = self.turns(key) == 1
+        if alone and self.may_be_more(key, value) and not is_flat(value):
             yield from ((t, None) for t in self.targets(value))
+
+    def may_be_more(self, key, value):
+        """That what is returned should be the gradient says nothing.
+
+        And what was handed over, or is a use, is what it is.
+        """
+        returned = self.name(key) is None
+        given = any(alike(value, g) for g in self.grads)
+        held = self.held[key]
+        right = held and not self.is_of_another(key, held)
+        return not (returned or given or right)
 
     def is_mate(self, name, target):
         bare = re.sub(r"^(grad|d|g)_?|_?(grad|bar)$", "", name, flags=re.I)
@@ -646,7 +695,23 @@ class Search:
         rest, value = record.without(target.local, j, k), events[key]
         if rest is None:
             return False
+        rest = rest.mT if target.turned else rest
         return alike(value, rest.reshape(value.shape).to(value.dtype))
+
+    def factor_of(self, key, target):
+        """The factor of the right gradient, the same at two draws, or None."""
+        found = []
+        for events, record in self.draws:
+            value = events[key]
+            right = target.of(record, value)
+            size = right.norm() ** 2
+            factor = (torch.vdot(right.flatten(), value.flatten()) / size).item()
+            if not factor or not alike(value, factor * right):
+                return None
+            found.append(factor)
+        if abs(found[0] - found[1]) > 1e-6 * abs(found[0]):
+            return None
+        return MULTIPLE, {"factor": brief(found[0])}
 
     def proved(self, key, target):
         """Does this target mend the wrong gradients, and keep the right ones?"""
@@ -662,8 +727,8 @@ class Search:
 
     def in_each_run(self, key, target):
         """The same for each run of the loop in which the local stands, if it can be."""
-        local = self.record.locals[target.local]
-        if self.turns(key) == 1 or target.uses:
+        local, name = self.record.locals[target.local], self.name(key)
+        if self.turns(key) == 1 or name is None or target.uses or target.value:
             return target
         of_name = versions(self.record, local)
         skipped = next(k for k, x in enumerate(of_name) if x is local) - key[1]

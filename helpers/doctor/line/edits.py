@@ -125,7 +125,7 @@ class Code(Source):
 
     def root(self, node):
         """The largest expression around it that is assigned or handed over."""
-        while not isinstance(node, ast.stmt):
+        while node in self.up and not isinstance(node, ast.stmt):
             up = self.up[node]
             line = self.up.get(up) if isinstance(up, ast.Tuple) else up
             if isinstance(line, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return)):
@@ -224,7 +224,9 @@ def running(fn, other):
     text = f"def {fn.__name__}(*args, **kwargs):\n if 0: {(*code.co_freevars,)}\n"
     text = text.replace("'", "") + f" return ({OTHER!r})(*args, **kwargs)"
     calling = code_of(ast.parse(text).body[0], fn)
-    consts = tuple(either if c == OTHER else c for c in calling.co_consts)
+    consts = tuple(
+        either if c == OTHER and type(c) is float else c for c in calling.co_consts
+    )
     fn.__code__ = calling.replace(co_consts=consts)
     try:
         yield

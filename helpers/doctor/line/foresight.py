@@ -50,7 +50,7 @@ class Expression:
     @functools.cached_property
     def hand(self):
         """{text: value} of the tensors and numbers among the variables, and on ctx."""
-        scope = self.scopes[0]
+        scope = self.scopes[0] if self.scopes else {}
         own = {n.id for n in self.code.nodes if isinstance(n, ast.Name)}
         own |= {arg.arg for arg in self.code.tree.args.args}
         found = {name: v for name, v in scope.items() if name in own}
@@ -233,7 +233,7 @@ class Foresight:
                             )
                         }
                         found.append(
-                            (made is torch.sub, left, Edit(code, site.node, put))
+                            (template[3] in "+-", left, Edit(code, site.node, put))
                         )
 
         def order(triple):

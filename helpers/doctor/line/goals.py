@@ -62,14 +62,22 @@ def first_that_holds(wrong, edits, budget, fits):
 def in_place(subject, edit, test):
     """test(), while the edit stands in its function; False if that raises.
 
-    Also where this, and not the function as it is, writes into grad_output: that is no
-    cure.
+    Also where a `try` around it answers the exception of the edited function, or where
+    this, and not the function as it is, writes into grad_output: that is no cure.
     """
-    code = edit.code
+    code, raised = edit.code, []
+
+    def watched(*args, **kwargs):
+        try:
+            return made(*args, **kwargs)
+        except Exception as error:
+            raised.append(error)
+            raise
+
     with forgiving():
         made = code.compiled(edited(code, code.tree, edit.puts))
-        with own_grads() as written, running(code.fn, made):
-            return test() and (subject.protects or not written)
+        with own_grads() as written, running(code.fn, watched):
+            return test() and not raised and (subject.protects or not written)
     return False
 
 
@@ -87,7 +95,7 @@ def right_if(wrong, budget, few, first):
     through_others = [other for other in wrong.together if other.i == wrong.here.i]
 
     def fits(edit):
-        asks = FLAGS_OF in edit.code.text
+        asks = FLAGS_OF in edit.code.text and is_asked(edit)
         right = are_right(wrong.at) and are_right(through_others)
         return right and stay() and (not asks or alone())
 
@@ -145,6 +153,17 @@ def ranked(codes, ahead, few, is_due):
         yield from itertools.islice(lines, ODD)
         yield from (edit for *_, edit in sorted(unsure)[:UNSURE])
     yield from odd[: ODD // 3 if few else ODD]
+
+
+def is_asked(edit):
+    """Does it stand in a condition, such as which gradients are asked for?"""
+    for node in edit.puts:
+        while node in edit.code.up:
+            up = edit.code.up[node]
+            if getattr(up, "test", None) is node:
+                return True
+            node = up
+    return False
 
 
 def right_alone(subject):
@@ -240,10 +259,13 @@ def common(subject, wrong):
     ends = [n.value for n in backward.nodes if isinstance(n, ast.Return)]
     if len(ends) != 1 or not isinstance(ends[0], ast.Tuple):
         return None
-    lines = {}  # what forward has saved, and sizes are as they should be
+    # What forward computes in the same words, what it has saved, and sizes are as they
+    # should be.
+    known = {ast.unparse(n) for n in forward.nodes if isinstance(n, ast.stmt)}
+    lines = {}
     for line in backward.nodes:
         text = ast.unparse(line)
-        given = "ctx." in text or SIZES.search(text)
+        given = text in known or "ctx." in text or SIZES.search(text)
         if isinstance(line, ASSIGNMENTS) and not given:
             for name in names_in(line, ast.Store):
                 lines.setdefault(name, []).append(line)

@@ -18,25 +18,47 @@ from .edits import STANDS, Edit
 # Functions and methods that are taken for one another.
 FAMILIES = """
     sum mean prod amax amin norm logsumexp
+    max min
+    maximum minimum
     sin cos
     sinh cosh tanh
     sigmoid tanh relu softplus erf softmax log_softmax
     exp log expm1 log1p
+    log2 log log10
     sqrt rsqrt square reciprocal
     abs sign sgn
     tril triu
+    asin acos
+    floor ceil round trunc
     zeros_like ones_like
+    real imag
     fft ifft
+    rfft irfft
+    var std
+    argmax argmin
+    gt ge
+    lt le
+    eq ne
+    mul div add sub
+    mm bmm matmul
     scatter scatter_add
     scatter_ scatter_add_
     index_copy_ index_add_
-    conv1d conv_transpose1d conv2d conv_transpose2d
+    expand repeat
+    conv1d conv_transpose1d
+    conv2d conv_transpose2d
+    add_ sub_ mul_ div_
 """.splitlines()
 OPERATORS = {
     ast.Add: "+",
     ast.Sub: "-",
     ast.Mult: "*",
     ast.Div: "/",
+    ast.MatMult: "@",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
     ast.Lt: "<",
     ast.LtE: "<=",
     ast.Gt: ">",
@@ -44,12 +66,15 @@ OPERATORS = {
     ast.Eq: "==",
     ast.NotEq: "!=",
 }
-ALIKE = "+ - * /", "< <= > >= == !="
+ALIKE = "+ - * /", "* @", "& |", "// % /", "< <= > >= == !="
 VIEWS = (  # of {0}, along {dim}
     "{0}.mT",
     "{0}.conj()",
+    "{0}.real",
     "{0}.flip({dim})",
     "{0}.unsqueeze({dim})",
+    "{0}.sum({dim})",
+    "{0}.mean({dim})",
     "{0}.sum({dim}, keepdim=True)",
     "{0}.mean({dim}, keepdim=True)",
     "{0}.roll(1, {dim})",
@@ -58,10 +83,14 @@ VIEWS = (  # of {0}, along {dim}
     "{0}.argsort()",
 )
 FORMS = (
+    "{0} ** 2",
+    "{0} ** 0.5",
+    "1 / {0}",
+    "(1 - {0})",
     "(1 - {0} ** 2)",
     "{0} * (1 - {0})",
     "({0} > 0)",
-    *(f"torch.{f}({{0}})" for f in "exp log cos sin sigmoid tanh".split()),
+    *(f"torch.{f}({{0}})" for f in "exp log abs sign cos sin sigmoid tanh".split()),
 )
 PASSED_ON = (  # by normalisations and softmaxes; {hand} is a tensor at hand
     "{0} - {0}.mean({dim}, keepdim=True)",
@@ -74,6 +103,7 @@ PASSED_ON = (  # by normalisations and softmaxes; {hand} is a tensor at hand
 AROUND = {  # with what is at hand
     "{} * {}": torch.mul,
     "{} / {}": torch.div,
+    "{} + {}": torch.add,
     "{} - {}": torch.sub,
 }
 MOST, LONG = 64, 48  # texts at hand; letters of one
@@ -137,7 +167,9 @@ def other_operators(site):
 
 def without_a_part(site):
     match site.node:
-        case ast.BinOp(left=a, right=b):
+        case ast.BinOp(left=a, op=op, right=b):
+            yield from (of(a), f"-{of(b)}" if isinstance(op, ast.Sub) else of(b))
+        case ast.IfExp(body=a, orelse=b):
             yield from (of(a), of(b))
         case (
             ast.Call(
@@ -147,7 +179,7 @@ def without_a_part(site):
             | ast.Call(func=ast.Attribute(value=a))
             | ast.UnaryOp(operand=a)
             | ast.Subscript(value=a)
-            | ast.Attribute(value=a, attr="T" | "mT")
+            | ast.Attribute(value=a, attr="T" | "mT" | "H" | "mH" | "real")
         ):
             yield of(a)
 
@@ -205,9 +237,11 @@ def other_letters(text):
 def exchanged(site):
     """Two that stand side by side."""
     match site.node:
-        case ast.BinOp(left=a, op=ast.MatMult(), right=b):
+        case ast.BinOp(
+            left=a, op=ast.Sub() | ast.Div() | ast.MatMult() | ast.Pow(), right=b
+        ):
             pairs = [(a, b)]
-        case ast.Tuple(elts=some) | ast.List(elts=some):
+        case ast.Tuple(elts=some) | ast.List(elts=some) | ast.Call(args=some):
             pairs = itertools.combinations(some[:6], 2)
         case _:
             return
@@ -245,6 +279,7 @@ def other_counts(site):
                     yield f"{name}.sum()"
                 yield from (
                     f"{name}.numel()",
+                    *(f"{name}.shape[{d and d - t.dim()}]" for d in range(t.dim())),
                     *(f"{name}.numel() / {name}.shape[{d}]" for d in range(t.dim())),
                 )
 
@@ -257,7 +292,10 @@ def other_dims(site):
                 value=a, attr="sum" | "mean" | "amax" | "amin" | "prod" as name
             )
         ):
-            yield from (f"{of(a)}.{name}({dim}, keepdim=True)" for dim in DIMS)
+            yield f"{of(a)}.{name}()"
+            for dim in DIMS:
+                yield f"{of(a)}.{name}({dim}, keepdim=True)"
+                yield f"{of(a)}.{name}({dim})"
         case ast.Call(func=ast.Attribute(attr="cumsum", value=a), args=[dim]):
             dim = ast.unparse(dim)
             yield f"{of(a)}.flip({dim}).cumsum({dim}).flip({dim})"
@@ -270,14 +308,14 @@ EXPRESSIONS = [  # kinds of nodes; templates, or site -> texts or {node: text}
     *FLAGS,
     (NAME, other_names),
     ((ast.BinOp, ast.Compare), other_operators),
-    ((*VALUE, ast.UnaryOp), without_a_part),
-    (VALUE, ["-{0}"]),
+    ((*VALUE, ast.UnaryOp, ast.IfExp), without_a_part),
+    ((*VALUE, ast.IfExp), ["-{0}"]),
     (ast.Call, not_in_place),
     (ast.Call, other_functions),
     (NAME, other_calls),
     (NAME, one_off),
     ((ast.Constant, ast.UnaryOp), other_constants),
-    ((ast.BinOp, ast.Tuple, ast.List), exchanged),
+    ((ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
     ((ast.Call, ast.Subscript), other_counts),
     (ast.Call, other_dims),
 ]
@@ -333,7 +371,7 @@ def operands(code, hand):
     known = {*hand, "torch", "math", *(n for n, v in scope.items() if callable(v))}
     tensors = [n for n, v in hand.items() if torch.is_tensor(v)]
     numbers = [n for n in code.literals if type(n) in (int, float) and abs(n) > 1]
-    texts = [*hand, "2", *map(repr, numbers)]
+    texts = [*hand, "2", "0.5", *map(repr, numbers)]
     texts += [f"(1 - {n})" for n, v in hand.items() if isinstance(v, float)]
     for part in code.parts:
         names = {n.id for n in ast.walk(part) if isinstance(n, ast.Name)}
@@ -352,31 +390,37 @@ def operands(code, hand):
 # --- statements -----------------------------------------------------------------------
 
 FLAGS_OF = "needs_input_grad"
-ASSIGNED = {"=": "+=", "+=": "-=", "-=": "+="}
+ASSIGNED = {"=": "+=", "+=": "= -=", "-=": "+=", "*=": "/= =", "/=": "*="}
 
 
 def lines_of(code):
-    """Lines left out, before the next one, or of another kind."""
+    """Lines left out, before one of the next, or of another kind; conditions."""
     for node in (code.tree, *code.nodes):
         for block in (getattr(node, name, None) for name in ("body", "orelse")):
-            lines = block if isinstance(block, list) else []
-            for line, following in itertools.pairwise([*lines, ast.Pass()]):
-                old, new = ast.unparse(line), ast.unparse(following)
-                for at, text in of_a_line(line, code):
-                    before, after = (t.split("\n")[0] for t in (ast.unparse(at), text))
+            for k, line in enumerate(block if isinstance(block, list) else ()):
+                old = ast.unparse(line)
+                for at, new in of_a_line(line, code):
+                    before, after = (t.split("\n")[0] for t in (ast.unparse(at), new))
                     said = _(STANDS).format(new=after, old=before)
-                    if text == "pass":
+                    if new == "pass":
                         said = _("`{line}` were left out").format(line=before)
-                    yield Edit(code, line, {at: text}, said)
-                if following in lines and "\n" not in old + new:
-                    said = _("`{line}` came before `{other}`")
-                    said = said.format(line=new, other=old)
-                    yield Edit(code, following, {line: new, following: old}, said)
+                    yield Edit(code, line, {at: new}, said)
+                for other in block[k + 1 : k + 4]:
+                    new = ast.unparse(other)
+                    said = _("`{line}` and `{other}` changed places")
+                    if other is block[k + 1]:
+                        said = _("`{line}` came before `{other}`")
+                    if "\n" not in old + new:
+                        said = said.format(line=new, other=old)
+                        yield Edit(code, other, {line: new, other: old}, said)
 
 
 def of_a_line(line, code):
     """(a node, what takes its place)."""
     match line:
+        # Of what is asked for, the index is wrong, not the sense.
+        case ast.If(test=test) if FLAGS_OF not in code.text:
+            yield test, f"not {of(test)}"
         case (
             ast.Assign(targets=[target], value=value)
             | ast.AugAssign(target=target, value=value)
@@ -384,15 +428,18 @@ def of_a_line(line, code):
             sign = OPERATORS.get(type(getattr(line, "op", None)), "") + "="
             left, right = ast.unparse(target), ast.unparse(value)
             yield line, "pass"
+            if sign != "=" and isinstance(target, ast.Name):  # not in place
+                yield line, f"{left} = {left} {sign[:-1]} {right}"
             for one, other in itertools.permutations(code.arguments, 2):  # copied
                 if (new := re.sub(rf"\b{one}\b", other, right)) != right:
                     yield line, f"{left} {sign} {new}"
-            if new := ASSIGNED.get(sign):
+            for new in ASSIGNED.get(sign, "").split():
                 yield line, f"{left} {new} {right}"
             # Of indices that are repeated, all count.
             if isinstance(target, ast.Subscript):
                 t, i = ast.unparse(target.value), ast.unparse(target.slice)
                 yield line, f"{t}.index_add_(0, {i}, {right})"
+                yield line, f"{t}.index_put_(({i},), {right}, accumulate=True)"
         case ast.For(iter=turns):
             yield turns, f"reversed({ast.unparse(turns)})"
         case ast.Expr():

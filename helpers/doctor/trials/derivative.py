@@ -104,7 +104,7 @@ def told_once(found):
     for io, one in found.items():
         if one.mends_all:
             return {
-                other: replace(each, change=one.change)
+                other: replace(each, change=each.change and one.change)
                 for other, each in found.items()
                 if other[0] == io[0]
             }
@@ -142,6 +142,8 @@ def finding_of(exam, i, o, found, told):
     change, words = one.change, dict(one.words)
     if exam.is_faithful(one.input):
         words |= exam.may_be_meant
+    if everywhere and len({other.change for other in of_this}) > 1:
+        change = None
     if not everywhere:
         words["through"] = y
     others = {other.input: None for io, other in found.items() if io not in told}

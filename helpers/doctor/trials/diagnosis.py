@@ -86,7 +86,9 @@ def diagnosis(exam, wrong):
         found = exam.line.find(corner or wrong, exam.lines, few=sharp)
         change, mends_all, first_wrong, more = found
         gaps |= more
-    if text.code == "few-digits" and exam.line and not (change or first_wrong):
+    if first_wrong and first_wrong.is_part and text.code == "few-digits":
+        text = TEXTS["gradient-wrong"]  # that few are lost is chance
+    elif text.code == "few-digits" and exam.line and not (change or first_wrong):
         # No line is wrong: forward may approximate, so that its differences do.
         gaps |= {"severity": gaps["severity"] or "warning"}
     evidence = {"values": here.evidence, "further": further}
@@ -165,7 +167,8 @@ def right_under(circumstance, gradients):
 def but_for_in_place(exam, wrong):
     """Wrong gradients that no changed argument of forward explains."""
     finding = next((f for f in exam.findings if f.code in IN_PLACE), None)
-    if not finding:
+    # What was saved too early is mended by copies, but for a leaf.
+    if not finding or (exam.run.stale and finding.code == "input-modified"):
         return wrong
     rest = {
         io: one

@@ -269,7 +269,8 @@ def inputs_are_untouched(exam):
                 name, severity="note" if marked else "warning", how=_(CALLERS)
             )
         elif not exam.same(t, before):
-            severity = None if k in subject.examined else "warning"
+            integers = "note" if t.is_floating_point() else "warning"
+            severity = None if k in subject.examined else integers
             yield INPUT_MODIFIED(
                 name, severity=severity, how=_(" without telling autograd")
             )

@@ -5,10 +5,10 @@ import math
 import torch
 
 from ..function.budget import calls_allowed, shared
-from ..function.tensors import as_vector, is_symmetric, largest
+from ..function.tensors import Dice, as_vector, is_symmetric, largest
 from ..measure.gradient import WrongGradient, measured
 from ..measure.point import Point
-from ..measure.screening import too_much
+from ..measure.screening import KINK, too_much
 from ..measure.slopes import WideSteps, agrees
 from ..report import brief, note
 from ..words import N_, _
@@ -72,7 +72,7 @@ class Judgement:
         """Measure one. Is it wrong, or right after all?"""
         s.point.limit = min(s.point.limit, self.limit)
         here = measured(s.point, s.i, s.o)
-        if s.verdict == "wrong" and not here.wrong.any():
+        if s.verdict == "wrong" and not (here.wrong.any() or here.sparse):
             louder = Point(s.point.subject, s.point.dice, s.point.values, s.factors)
             here = measured(louder, s.i, s.o)
         if not here.subject.reference and self.is_excused(s, here):
@@ -92,6 +92,8 @@ class Judgement:
             and right_if_symmetric(s.point, here)
         ):
             self.notes.append(SYMMETRIC_ONLY(here.input))
+        elif is_wrong and not adds_up(s.point, here):
+            self.notes.append(KINK(here.input))
         elif is_wrong and (size := exact_to(s.point, here)):
             self.coarse.setdefault((s.i, s.o), size)
         else:
@@ -106,15 +108,31 @@ class Judgement:
 
     def wrong_gradients(self):
         """{(i, o): `WrongGradient`} of what is wrong."""
+        several = any(not s.here for s in self.suspected)
         through = {
             (s.i, s.o) for s in self.suspected if s.verdict in ("wrong", "unknown")
         }
         through = frozenset(through | set(self.wrong))
         together = tuple(some[0] for some in self.wrong.values())
         return {
-            io: WrongGradient(tuple(at), io in self.right, through, together)
+            io: WrongGradient(
+                tuple(at), io in self.right and several, through, together
+            )
             for io, at in self.wrong.items()
         }
+
+
+def adds_up(point, here):
+    """Is the slope along all elements the sum of theirs?"""
+    if not here.whole or here.x.is_complex():
+        return True
+    u = Dice().direction(here.x).reshape(-1)
+    slope, products = point.slopes(here.i, u)[here.o], here.expected * as_vector(u)
+    pairs = zip(map(as_vector, here.vs), products, strict=True)
+    near = [
+        agrees(v, slope, row, 1e-3, 1e-3 * row.abs().sum().item()) for v, row in pairs
+    ]
+    return all(near) or not slope.trusted.all()
 
 
 def exact_to(point, here):

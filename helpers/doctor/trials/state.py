@@ -57,7 +57,7 @@ class State:
         """(owner, name, value before or ABSENT) where something else stands."""
         for (owner, _names), old, new in zip(self.places, before, after, strict=True):
             for name in {**old, **new}:
-                if old.get(name, ABSENT) is not new.get(name, ABSENT):
+                if not is_same(old.get(name, ABSENT), new.get(name, ABSENT)):
                     yield owner, name, old.get(name, ABSENT)
 
     def changed(self):
@@ -139,3 +139,9 @@ def is_own(value):
         return not inspect.getfile(value).startswith(LIBRARIES)
     except (TypeError, OSError):  # of C, or of no file
         return value.__module__ not in ("builtins", None)
+
+
+def is_same(one, other):
+    """Is it the same object, or an equal number or text?"""
+    alike = type(one) is type(other) and isinstance(one, (int, float, str))
+    return one is other or alike and one == other

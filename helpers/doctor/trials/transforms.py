@@ -4,13 +4,15 @@ A Function that declares neither jvp nor a rule for vmap costs nothing here: eac
 by itself when it is asked for.
 """
 
+import traceback
+
 import torch
 from torch.autograd import Function, forward_ad
 
 from ..causes.exceptions import as_finding
 from ..causes.where import relation
 from ..function.isolation import CallError, phase
-from ..function.private import is_a_users
+from ..function.private import FUNCTORCH, is_a_users
 from ..function.tensors import (
     Dice,
     as_vector,
@@ -183,8 +185,7 @@ def over_batches(exam):
                     yield VMAP_WRONG(x, **wrong, where=where, **more)
                     return
             except CallError as raised:
-                # What else runs in a module may fail, and a rule on purpose.
-                if subject.cls and not isinstance(raised.error, NotImplementedError):
+                if to_blame(exam, raised):
                     found = {"where": where, **more}
                     yield as_finding(subject, raised, VMAP_FAILS, x, **found)
                     return
@@ -234,3 +235,13 @@ def compared(exam, pairs, batched, dim, loop):
         ):
             return {"values": worst(a, b), "what": what}
     return None
+
+
+def to_blame(exam, raised):
+    """Did the Function fail that declares the rule, and not on purpose?"""
+    if isinstance(raised.error, NotImplementedError):
+        return False
+    files = {f.filename for f in traceback.extract_tb(raised.error.__traceback__)}
+    # `checkpoint` runs forward again after vmap has ended, whatever forward is.
+    again = torch.utils.checkpoint.__file__ in files
+    return bool(exam.subject.cls) or FUNCTORCH in files and not again
