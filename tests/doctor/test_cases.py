@@ -12,7 +12,7 @@ from helpers.doctor.report import TEXTS
 from helpers.lessons.cases import BROKEN, HEALTHY, layers
 from helpers.lessons.judge.source import made_of, source_of
 from tests.doctor.common import errors
-from tests.doctor.grammar import TODAY
+from tests.doctor.today import TODAY
 
 EVERY = BROKEN + HEALTHY + TODAY
 ALL = [pytest.param(c, id=f"{c.code or 'right'}: {c.name}") for c in EVERY]
