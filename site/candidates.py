@@ -17,9 +17,9 @@ FAR = 800  # exp of it overflows in float64, too
 
 class Softplus(Function):
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx, x):  # log(1 + exp(x))
         ctx.save_for_backward(x)
-        return torch.clamp(x, min=0) + torch.log1p(torch.exp(-x.abs()))
+        return torch.logaddexp(x, torch.zeros_like(x))
 
     @staticmethod
     def backward(ctx, grad_output):

@@ -136,15 +136,17 @@ html_theme_options = {
     "navbar_persistent": [],  # or hidden twins of the buttons are wired instead of these
     "show_prev_next": False,  # a notebook ends with links to its neighbours
 }
-copybutton_selector = "div.highlight:not(.cell_output *) pre"
+copybutton_selector = "div.highlight:not(.cell_output *, .attempt *) pre"
 html_title = project
 html_favicon = "static/favicon.svg"
 PICTURES = ["slope.png", *front.PICTURES.values()]
 PICTURES += [name.replace(".png", ".zh.png") for name in PICTURES]
+HEADINGS = "@fontsource/source-serif-4/files/source-serif-4-latin-600-normal.woff2"
 html_static_path = [
     "static",
     *(f"../.github/pictures/{name}" for name in PICTURES),
     str(FONTS),
+    f"node_modules/{HEADINGS}",
 ]
 html_css_files = ["style.css"]
 html_js_files = [
@@ -456,6 +458,8 @@ def on_page(app, document, template, context, doctree):
     )
     context["body"] = EMPTY_HEAD.sub(r"<td\1></td>", context["body"])
     context["body"] = PLAIN.sub(r"\1", context["body"])  # in the colour of the text
+    words = '</span> <span class="pre">'  # of one piece of code: one span will do
+    context["body"] = context["body"].replace(words, " ")
     unhelpful = ' aria-label="Toggle hidden content"'  # is read out instead of "Show the output"
     context["body"] = context["body"].replace(unhelpful, "")
     paragraphs = (  # of words; the first of a README is the link to the other edition

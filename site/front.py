@@ -5,20 +5,24 @@ README's, titles and questions are the notebooks', the rows of the indexes are c
 the verdicts are those of the course's judge.
 """
 
+import inspect
 import json
 import math
 import os
 import re
+import textwrap
 from pathlib import Path
 
 import torch
-from candidates import front_attempt
+import torch.nn.functional as F
+from candidates import Softplus, front_attempt
 from docutils import nodes
 from exercises import speaking
 from search import WORDS as SEARCH_WORDS
 from search import plain
 from search import rows as index_rows
 
+from helpers.derive import derive
 from helpers.lessons.cases import PATIENTS
 
 ROOT = Path(__file__).parents[1]
@@ -90,15 +94,15 @@ WORDS = {
     "notebooks": {
         "claim": "A course on writing your own differentiable operations in PyTorch, with tested "
         "code to copy into your project.",
-        "ask": "1. How far can you trust autograd? This is the slope of softplus, log(1 + exp(x)), "
-        "in float32.",
+        "ask": "1. Where does autograd stop?",
+        "of_what": "This is the slope of softplus, log(1 + exp(x)), in float32.",
         "slide": " Slide x.",
         "names": {"value": "log(1 + exp(x))", "theirs": "its slope, by autograd",
                   "ours": "its slope, by the course's backward"},
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends at 88.7, ours goes "
         "on at 1",
-        "write": "2. On paper, the slope is `torch.exp(x) / (1 + torch.exp(x))`. Write the "
-        "`backward`:",
+        "write": "2. Write the last line.",
+        "on_paper": "On paper, the slope is `torch.exp(x) / (1 + torch.exp(x))`.",
         "overflow": "Right up to x = {last}. Above, a step of your line is inf in float32, and "
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
@@ -137,6 +141,9 @@ WORDS = {
         "more": "All commands, what they download, and how to teach with the course: the README",
         "ways": {
             "copy": ("Copy an operation", "Tested, each a file or a folder that stands alone."),
+            "write": ("Have a backward written", "`derive` writes the backward of your forward, "
+                      "in your names, and compares it with autograd's before it prints it. "
+                      "It is one folder, which needs only torch:"),
             "check": ("Check my gradient", "The doctor names what is wrong with a gradient, and "
                       "often the line to change. It is one folder, which needs only torch:"),
         },
@@ -144,14 +151,15 @@ WORDS = {
     "zh": {
         "claim": "一门课程，讲怎样在 PyTorch 里写你自己的可微算子，"
         "并附有经过测试、可以复制到你的项目里的代码。",
-        "ask": "1. autograd 到哪里为止还可信？"
-        "这是 softplus，即 log(1 + exp(x))，在 float32 下的斜率。",
+        "ask": "1. autograd 到哪里就不行了？",
+        "of_what": "这是 softplus，即 log(1 + exp(x))，在 float32 下的斜率。",
         "slide": "拖动 x 看看。",
         "names": {"value": "log(1 + exp(x))", "theirs": "autograd 算出的斜率",
                   "ours": "课程的 backward 算出的斜率"},
         "drawn": "log(1 + exp(x)) 在 −20 到 120 之间的斜率：autograd 的曲线在 88.7 处中断，"
         "自己写的 backward 一直保持为 1",
-        "write": "2. 在纸上推导，斜率是 `torch.exp(x) / (1 + torch.exp(x))`。`backward` 由你来写：",
+        "write": "2. 最后一行由你来写。",
+        "on_paper": "在纸上推导，斜率是 `torch.exp(x) / (1 + torch.exp(x))`。",
         "overflow": "到 x = {last} 为止都正确。再往上，你这一行里有一步在 float32 下成了 inf，"
         "梯度就成了 {value}。请换一种不会溢出的写法。",
         "check": "检查",
@@ -190,6 +198,9 @@ WORDS = {
         "more": "全部命令、要下载多少、怎样用这门课程教学：见 README",
         "ways": {
             "copy": ("复制算子", "经过测试，每个自成一个文件或文件夹，可以单独使用。"),
+            "write": ("让程序写出 backward", "`derive` 为你的 forward 写出 backward，"
+                      "沿用你取的名字，并且先与 autograd 的结果比较，一致才打印出来。"
+                      "它是一个文件夹，只依赖 torch："),
             "check": ("检查我的梯度", "梯度医生说出梯度错在哪里，往往还能指出要改的那一行。"
                       "它是一个文件夹，只依赖 torch："),
         },
@@ -220,11 +231,10 @@ def _of_readme(builder, readme):
         t for t in doctree.findall(nodes.literal) if t[-1].astext() == "softplus.py"
     )
     copy = _section(_first(code, "the table of what to copy"))["ids"][0]
-    links = (
-        n for n in doctree.findall(nodes.reference) if n.astext() == "helpers/doctor"
-    )
+    links = {n.astext(): n for n in doctree.findall(nodes.reference)}
     return {
-        "doctor": _first(links, "a link to the doctor")["refuri"],
+        "doctor": links["helpers/doctor"]["refuri"],
+        "derive": links["helpers/derive"]["refuri"],
         "commands": [
             builder.render_partial(block.deepcopy())["fragment"] for block in blocks
         ],
@@ -293,6 +303,32 @@ def _use(builder, folder):
         "from helpers.doctor import examine\n"
         f"print(examine(MyFunction.apply, x, weight))\n# {error}"
     )
+    return _highlighted(builder, code)
+
+
+def _function(builder):
+    """The Function whose last line the reader writes, without that line, as HTML."""
+    code, _, _ = inspect.getsource(Softplus).rpartition("\n        return ")
+    return _highlighted(builder, code)
+
+
+def swiglu(x, w_gate, w_up):
+    gate, up = x @ w_gate, x @ w_up
+    return F.silu(gate) * up
+
+
+def _derived(builder):
+    """A forward, and the backward that is written for it, as HTML."""
+    given = [torch.ones(size) for size in ((4, 8), (8, 16), (8, 16))]
+    written = str(derive(swiglu, *given))
+    start = written.index("    @staticmethod\n    def backward")
+    backward = textwrap.dedent(written[start : written.index("\n\n\ndef check")])
+    forward = inspect.getsource(swiglu)
+    call = "\nprint(derive(swiglu, x, w_gate, w_up))"
+    return _highlighted(builder, forward + call), _highlighted(builder, backward)
+
+
+def _highlighted(builder, code):
     block = nodes.literal_block(code, code, language="python")
     return builder.render_partial(block)["fragment"]
 
@@ -358,6 +394,7 @@ def context(builder, folder, readme, chapters):
     cards, through = _chapters(folder, chapters)
     look_up = next(d for d, title in chapters if title.startswith("19"))
     kernels = _kernels(builder, folder, cards)
+    operations = sorted(path.stem for path in (ROOT / "helpers" / "ops").glob("[a-z]*"))
     parts = [
         (title, [cards[number] for number in numbers.split()])
         for title, numbers in zip(words["parts"], PARTS, strict=True)
@@ -367,7 +404,11 @@ def context(builder, folder, readme, chapters):
         | of_readme
         | {
             "eleven": cards["11"]["page"],
+            "operations": " · ".join(operations),
             "use": _use(builder, folder),
+            "function": _function(builder),
+            "derived": _derived(builder),
+            "twenty_one": cards["21"]["page"],
             "parts": parts,
             "through": through,
             "rows": [*_chapter_rows(folder, cards), *_rows(builder, look_up)],
