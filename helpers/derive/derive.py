@@ -312,6 +312,12 @@ class Derivation:
         tries += [(where, each(self.tensors, f)) for where, f in changes.items()]
         for name in self.floating:
             tries.append((f"its own sizes, by {name} alone", self.tensors, [name]))
+        try:
+            self.check(**self.tensors, **self.constants)
+            self.derivatives(self.function, self.tensors, self.floating)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise Refused(f"not printed: nothing to compare with, {reason}") from error
         for where, *tried in tries:
             if found := self.wrong(*tried):
                 raise Refused(

@@ -137,8 +137,9 @@ class Simple(ast.NodeTransformer):
             rest.insert(place, (above, below, [pair, *factors]))
             return self.total(rest)
         plain = [above / below for above, below, factors in terms if not factors]
-        if len(plain) < len(terms) and (len(plain) > 1 or plain == [0]):
-            rest = [(sum(plain), 1, [])] if sum(plain) else []
+        if len(plain) > 1 or plain == [0]:
+            is_all = len(plain) == len(terms)
+            rest = [(sum(plain), 1, [])] if sum(plain) or is_all else []
             terms = [term for term in terms if term[2]] + rest
         terms.sort(key=lambda term: term[0] * term[1] < 0)
         tree = None

@@ -188,7 +188,13 @@ def half_detached(x):
     return x * x.detach()
 
 
+def half_square(x, target):
+    gap = x - target
+    return 0.5 * gap * gap
+
+
 WRITTEN = [
+    (half_square, ((4, 6), (4, 6)), "grad_x = grad_output * gap  #"),
     (half_detached, ((4, 6),), "grad_x = grad_output * x.detach()"),
     (above_zero, ((4, 6),), "torch.where(x >= 0, "),
     (
@@ -398,6 +404,16 @@ def test_a_wrong_rule_is_not_printed(monkeypatch):
     rules = sys.modules["helpers.derive.rules"].ELEMENTWISE
     monkeypatch.setitem(rules, "sigmoid", ["g * y"])
     with pytest.raises(Refused, match="not printed"):
+        derive(gated, *example((4, 6), (6, 6)))
+
+
+def test_what_cannot_be_compared_is_not_printed(monkeypatch):
+    def broken(self, f, tensors, wanted):
+        raise TypeError("of its own")
+
+    module = sys.modules["helpers.derive.derive"]
+    monkeypatch.setattr(module.Derivation, "derivatives", broken)
+    with pytest.raises(Refused, match="nothing to compare with, TypeError: of its own"):
         derive(gated, *example((4, 6), (6, 6)))
 
 
