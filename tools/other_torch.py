@@ -1,4 +1,4 @@
-"""The operations, the doctor and the template on another torch: which tests pass there.
+"""Operations, doctor, derive and template on another torch: which tests pass there.
 
     python -m tools.other_torch 2.10.0 [--keep FOLDER]
     python -m tools.other_torch newest
@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 SUITES = {
     "operations": ["tests/ops", "tests/involution", "tests/legacy", "tests/processes"],
     "doctor": ["tests/doctor"],
+    "derive": ["tests/derive"],
     "template": ["tests/test_template.py"],
 }
 # They hang on the version of torch, or are not needed without a GPU or notebooks.
