@@ -59,6 +59,26 @@ WHY = {  # where the judge has numbers alone
         "notebooks": "That is sigmoid(2x), however it is written: halve the argument.",
         "zh": "不论怎样写，这都是 sigmoid(2x)，请把自变量减半。",
     },
+    "grad_output * (1 + torch.exp(-x))": {
+        "notebooks": "That is the reciprocal of the slope: divide instead.",
+        "zh": "这是斜率的倒数，应该用除法。",
+    },
+    "grad_output * torch.log(torch.sigmoid(x))": {
+        "notebooks": "That is the logarithm of the slope.",
+        "zh": "这是斜率的对数。",
+    },
+    "grad_output * x * torch.sigmoid(x)": {
+        "notebooks": "That is x times the slope: leave out x.",
+        "zh": "这是斜率再乘以 x，请去掉 x。",
+    },
+    "grad_output * F.relu(x)": {
+        "notebooks": "That is relu itself, not a slope.",
+        "zh": "这是 relu 本身，不是斜率。",
+    },
+    "(grad_output * torch.sigmoid(x)).sum()": {
+        "notebooks": "Each element has a gradient of its own: leave out the sum.",
+        "zh": "每个元素都有自己的梯度，不要求和。",
+    },
     "grad_output.mean() * torch.sigmoid(x)": {
         "notebooks": "Each element has a grad_output of its own: leave out the mean.",
         "zh": "每个元素都有自己的 grad_output，不要取平均。",
@@ -96,10 +116,10 @@ OVERFLOWS = {  # far on the left, where the slope is 0 all the same
     "所以你这一行自己的导数在那里可能是 nan。第 05 章还会检查它。",
 }
 BRANCHES = {  # of a line whose own derivative PyTorch may get wrong
-    "notebooks": "Right at {count} inputs in float64, up to ±{far}. Its own derivative, which "
-    "this page does not judge, may be wrong behind a branch or an overflow: run it in the course.",
-    "zh": "在 {count} 个 float64 输入上都正确，最大到 ±{far}。本页不检查它自己的导数，而在分支或"
-    "溢出之后，那个导数可能出错，请在课程的 notebook 里运行。",
+    "notebooks": "The gradient is right at {count} inputs in float64, up to ±{far}. Open is only "
+    "its own derivative, which a branch or an overflow may spoil: the course judges that, too.",
+    "zh": "梯度在 {count} 个 float64 输入上都正确，最大到 ±{far}。没有检查的只有它自己的导数，"
+    "分支或溢出可能使那个导数出错，课程的 notebook 会检查它。",
 }
 
 
@@ -111,9 +131,13 @@ def cases():
     """
     x, g = random(4, 5, seed=1), random(4, 5, seed=2)
     near = _("at numbers near {far:g}")
+    # On both sides up to 700, where exp(x) is still finite, and closest together near 0.
+    side = (700 * torch.linspace(0.1, 1, 40, dtype=x.dtype) ** 3).round(decimals=2)
     yield x, torch.ones_like(x), "", "value"
     yield x, g, "", "value with a grad_output"
     yield torch.zeros_like(x), g, _("at 0"), "value"
+    yield side, torch.ones_like(side), "", "value"
+    yield -side, torch.ones_like(side), "", "value"
     yield FAR + x, g, near.format(far=FAR), "value"
     yield x - FAR, g, near.format(far=-FAR), "value"
 
@@ -154,7 +178,7 @@ def front_attempt(folder):
                 "expected": data_of(g * torch.sigmoid(x)),
                 "where": where,
                 "sentence": sentence,
-                "finite": where != "" and x.min().item() > 0,
+                "finite": x.min().item() > 0,
             }
             for x, g, where, sentence in cases()
         ]

@@ -109,6 +109,8 @@ WORDS = {
         "yours": "your line",
         "lost": "Right to rounding in float64. In float32, the slope is lost far on the left: in "
         "your line two numbers nearly cancel.",
+        "narrow": "Right at all inputs in float64. In float32, which the curve shows, it is "
+        "{value} at x = {x}.",
         "repaired": "PyTorch's F.softplus has such a backward. Chapter 00 shows how to write it.",
         "for_whom": "For people who train models, and need a gradient that PyTorch lacks, gets "
         "wrong, or computes at too high a cost in memory.",
@@ -126,7 +128,7 @@ WORDS = {
         "needs": "needs",
         "minutes": "{} min, exercises {}",
         "proof": "Each run of the tests recomputes and compares every printed output of the "
-        "chapters. The code is under the BSD-3-Clause licence.",
+        "chapters, on PyTorch {torch}. The code is under the BSD-3-Clause licence.",
         "parts": ["The API, and whether it is right", "Kernels, compilers, packages",
                   "Derivatives and their traps", "Memory, processes, bits, tensors",
                   "To look up: which way, and recipes"],
@@ -166,6 +168,8 @@ WORDS = {
         "yours": "你写的这一行",
         "lost": "在 float64 下正确，只差舍入误差。但在 float32 下，左边很远处的斜率丢失了：你这一行"
         "里有两个数几乎抵消。",
+        "narrow": "在 float64 的所有输入上都正确。但曲线画的是 float32，"
+        "在 x = {x} 处它是 {value}。",
         "repaired": "PyTorch 的 F.softplus 就有这样的 backward。第 00 章讲怎样写出它。",
         "for_whom": "如果你在训练模型，而 PyTorch 没有你要的梯度，或者算得不对、占用的内存太多，"
         "这门课程就是为你准备的。",
@@ -182,7 +186,7 @@ WORDS = {
         "all_rows": "第 19 章列出了全部",
         "needs": "先读",
         "minutes": "{} 分钟，练习 {} 分钟",
-        "proof": "各章打印出的每一个结果，每次跑测试都会重新计算并比较。"
+        "proof": "各章打印出的每一个结果，每次跑测试都会在 PyTorch {torch} 上重新计算并比较。"
         "代码以 BSD-3-Clause 许可证发布。",
         "parts": ["API，以及怎样确认它正确", "核函数、编译器、打包",
                   "各种导数和它们的陷阱", "显存、进程、位数、张量",
@@ -235,6 +239,11 @@ def _of_readme(builder, readme):
     return {
         "doctor": links["helpers/doctor"]["refuri"],
         "derive": links["helpers/derive"]["refuri"],
+        "operations": [
+            (Path(name).stem, link["refuri"])
+            for name, link in links.items()
+            if "helpers/ops/" in link.get("refuri", "")
+        ],
         "commands": [
             builder.render_partial(block.deepcopy())["fragment"] for block in blocks
         ],
@@ -394,7 +403,6 @@ def context(builder, folder, readme, chapters):
     cards, through = _chapters(folder, chapters)
     look_up = next(d for d, title in chapters if title.startswith("19"))
     kernels = _kernels(builder, folder, cards)
-    operations = sorted(path.stem for path in (ROOT / "helpers" / "ops").glob("[a-z]*"))
     parts = [
         (title, [cards[number] for number in numbers.split()])
         for title, numbers in zip(words["parts"], PARTS, strict=True)
@@ -403,8 +411,8 @@ def context(builder, folder, readme, chapters):
         words
         | of_readme
         | {
+            "proof": words["proof"].format(torch=torch.__version__.partition("+")[0]),
             "eleven": cards["11"]["page"],
-            "operations": " · ".join(operations),
             "use": _use(builder, folder),
             "function": _function(builder),
             "derived": _derived(builder),

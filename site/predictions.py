@@ -52,11 +52,12 @@ def _outcome(cell, untouched):
 
 
 def _answer_alone(cell, untouched):
-    """Takes "Predict before you run" out of a stored output: on the page, one has."""
-    rest = untouched.partition("{outcome}")[2]
+    """Leaves "It is …" of a stored output: on the page, one has predicted before."""
+    before, _, rest = untouched.partition("{outcome}")
     for output in cell.get("outputs", []):
         if "text" in output:
-            output["text"] = "".join(output["text"]).replace(rest, rest[0])
+            text = "".join(output["text"]).replace(rest, rest[0])
+            output["text"] = text.replace(before, before.removeprefix("○ "))
 
 
 def _label(choice, folder):

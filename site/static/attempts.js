@@ -120,8 +120,9 @@ const attempts = (() => {
       const sentence = isThere ? words.instead : words.unknown;
       return [isFront && isName ? "✗" : "○", at(number, filled(sentence, { name: beyond.message, names: has, meant }))];
     }
-    if (beyond?.isSyntax) return ["○", at(number, filled(words.syntax, { what: beyond.message }))];
-    if (beyond) return ["○", at(number, filled(words.beyond, { what: beyond.message }))];
+    const isQuoted = /['"]/.test(line);
+    if (beyond?.isSyntax && !isQuoted) return ["○", at(number, filled(words.syntax, { what: beyond.message }))];
+    if (beyond) return ["○", at(number, filled(words.beyond, { what: isQuoted ? "'…'" : beyond.message }))];
     const wrong = cases.map(({ expected, where, sentence }, n) => {
       const error = mine[n] instanceof Wrong && filled(words[mine[n].message], mine[n].gaps);
       const found = error || difference(mine[n], expected, asked, words[sentence], isFront ? cases[n].given : []);
@@ -149,13 +150,12 @@ const attempts = (() => {
     return code;
   }));
 
-  // Wires a form with a field and an output; `told` hears the line, and may know a better sentence.
+  // Wires a form with a field and an output; `told` hears the line, and may know better.
   const setUp = (form, key, told = () => {}) => {
     const asked = JSON.parse(form.dataset.asked), field = form.querySelector("input");
     const answer = () => {
       spell(form.querySelector("output"), ""); // no old verdict stays
-      const [mark, sentence] = judged(field.value, asked);
-      const said = told(field.value, mark) || sentence;
+      const found = judged(field.value, asked), [mark, said] = told(field.value, found[0]) || found;
       spell(form.querySelector("output"), `${mark} ${said[0].toUpperCase()}${said.slice(1)}`);
     };
     form.addEventListener("submit", event => {

@@ -51,7 +51,8 @@ const evaluated = (() => {
   const NUMBERS = { boolean: "bool", number: "int64", object: "float32" };
   const common = (...values) => {
     const weight = value => {
-      const dtype = value?.dtype ?? (isNumber(value) ? NUMBERS[typeof value] : beyond("…"));
+      const dtype = value?.dtype ?? (isNumber(value) ? NUMBERS[typeof value]
+        : typeof value === "function" ? wrong("called") : beyond("…"));
       const rank = !isTensor(value) ? 0 : value.shape.length ? 2 : 1;
       return 100 * category(dtype) + 10 * rank + DTYPES.indexOf(dtype);
     };
@@ -218,7 +219,8 @@ const evaluated = (() => {
     ...changed({ add: "+", sub: "-", mul: "*", div: "/", pow: "**" }, (op, name) => // or torch.div(1, x)
       ["one other", (a, b) => isTensor(a) || isTensor(b) ? operated(op, a, b) : beyond(name)]),
     matmul: ["x tensor", matmul],
-    ...changed({ maximum: Math.max, minimum: Math.min }, f => ["x tensor", (a, b) => alike(f)(a, b)]),
+    ...changed({ maximum: Math.max, minimum: Math.min,
+      logaddexp: (a, b) => Math.max(a, b) + log1p(exp(-Math.abs(a - b))) }, f => ["x tensor", (a, b) => alike(f)(a, b)]),
     sum: ["x dim keepdim", (x, ...along) => summed(x.dtype === "bool" ? operated("*", 1, x) : x, ...along)],
     mean: ["x dim keepdim", (x, ...along) => {
       const all = summed(isFloat(x) ? x : beyond("mean"), ...along);

@@ -6,10 +6,10 @@ const LINES = { // each step is rounded, as in a tensor of float32
 };
 const RANGE = Array.from({ length: 281 }, (_, n) => n / 2 - 20);
 const shown = number => Number.isNaN(number) ? "nan" : number === Infinity ? "inf" : number.toPrecision(6);
-const inFloat32 = (line, points) => { // what a line gives for a grad_output of ones, or null
+const inFloat32 = (line, points, g = 1) => { // what a line gives where grad_output is g, or null
   const { Tensor } = evaluated, tensor = of => new Tensor([of.length], of.map(Math.fround), "float32");
   try {
-    const given = { x: tensor(points), grad_output: tensor(points.map(() => 1)) };
+    const given = { x: tensor(points), grad_output: tensor(points.map(() => g)) };
     const { shape, data } = evaluated(line, given);
     return shape.length === 1 && shape[0] === points.length ? data : null;
   } catch { return null; }
@@ -39,7 +39,7 @@ const setUpSlope = front => {
   };
   slider.addEventListener("input", show);
   const draw = (line, mark) => {
-    const slopes = inFloat32(line, RANGE);
+    const slopes = inFloat32(line, RANGE), halved = inFloat32(line, RANGE, 0.5);
     let path = "", pen = "M";
     for (const [n, y] of (slopes ?? []).entries()) {
       const seen = Math.min(Math.max(1 - y, -9), 9); // far outside: what is larger is not drawn
@@ -53,14 +53,17 @@ const setUpSlope = front => {
     // the slider goes where the line is seen failing, or where only a right one goes on
     slider.value = wrong.length ? wrong.reduce((near, x) => away(x) < away(near) ? x : near) : slopes ? 100 : slider.value;
     show();
+    if (!slopes) return null;
     // in float32, the smallest slopes may be lost where two numbers are subtracted
-    if (mark !== "✗" && slopes && Math.abs(slopes[0] - RIGHT[0]) > RIGHT[0] / 2) return form.dataset.lost;
-    if (mark !== "✗") return null;
-    // a line that is right until a step overflows is told so
-    const from = wrong[0], ends = slopes && from > 0 && wrong.length === RANGE.length - RANGE.indexOf(from);
+    if (mark !== "✗" && !wrong.length && Math.abs(slopes[0] - RIGHT[0]) > RIGHT[0] / 2) return [mark, form.dataset.lost];
+    // a line that is right until a step overflows is told so, if it is proportional to grad_output
+    const [from] = wrong, ends = from > 0 && wrong.length === RANGE.length - RANGE.indexOf(from);
     const value = ends && shown(slopes[RANGE.indexOf(from)]);
-    return ["nan", "inf", "0.00000"].includes(value)
-      && form.dataset.overflow.replace("{last}", Math.floor(from - 0.5)).replace("{value}", value.replace(/[.]0+$/, ""));
+    const isProportional = RIGHT.every((right, n) => wrong.includes(RANGE[n]) || Math.abs(halved[n] - right / 2) < 0.01);
+    const told = text => text.replace("{last}", Math.floor(from - 0.5)).replace("{x}", from)
+      .replace("{value}", (value || shown(slopes[RANGE.indexOf(from)])).replace(/[.]0+$/, ""));
+    if (["nan", "inf", "0.00000"].includes(value) && isProportional) return ["✗", told(form.dataset.overflow)];
+    return mark !== "✗" && wrong.length && ["○", told(form.dataset.narrow)];
   };
   show();
   attempts.setUp(form, "attempt front", (line, mark) => draw(line.trim().replace(/^return\b/, "").trim(), mark));
@@ -116,7 +119,8 @@ const setUpLookUp = front => {
     const [best] = found, weightOf = some => some.reduce((sum, one) => sum + one.weight, 0);
     const isAll = best && (literally(best.row) || weightOf(words.filter(one => one(best))) >= ENOUGH * weightOf(words));
     for (const { row } of rows) { row.hidden = true; row.classList.toggle("first", row === best?.row); }
-    for (const { row } of found) { row.hidden = false; list.append(row); }
+    const told = isAll ? found : found.slice(0, 3);
+    for (const { row } of told) { row.hidden = false; list.append(row); }
     front.querySelector("#none").hidden = found.length > 0;
     front.querySelector("#nearest").hidden = !best || isAll;
     results.hidden = !words.length;
