@@ -69,7 +69,7 @@ COVERS = {  # what a chapter is about, in code
     "18": "Diagonal(d)",
     "19": "custom_op?",
     "20": "softmax(QKᵀ)V",
-    "21": "print(derive(f, x))",
+    "21": "derive(f, x)",
     "22": "hook(clip)",
     "23": "torch.cond",
     "24": "grad_dtype",
@@ -111,10 +111,12 @@ WORDS = {
         "your line two numbers nearly cancel.",
         "narrow": "Right at all inputs in float64. In float32, which the curve shows, it is "
         "{value} at x = {x}.",
-        "repaired": "PyTorch's F.softplus has such a backward. Chapter 00 shows how to write it.",
+        "repaired": "Chapter 00 writes this Function, and shows where autograd is wrong "
+        "without a nan.",
         "for_whom": "For people who train models, and need a gradient that PyTorch lacks, gets "
         "wrong, or computes at too high a cost in memory.",
         "start": "Start with chapter 00",
+        "facts": "{chapters} chapters, every output tested on PyTorch {torch}",
         "doors": ("New here", "I have an error, or a task", "I need a kernel"),
         "new": "You need Python, tensors and `loss.backward()`, but no GPU.",
         "kernels": ["Write it in CUDA", "Write it in C++", "Write it in C", "Write it in Triton",
@@ -127,8 +129,6 @@ WORDS = {
         "all_rows": "Chapter 19 lists them all",
         "needs": "needs",
         "minutes": "{} min, exercises {}",
-        "proof": "Each run of the tests recomputes and compares every printed output of the "
-        "chapters, on PyTorch {torch}. The code is under the BSD-3-Clause licence.",
         "parts": ["The API, and whether it is right", "Kernels, compilers, packages",
                   "Derivatives and their traps", "Memory, processes, bits, tensors",
                   "To look up: which way, and recipes"],
@@ -170,10 +170,11 @@ WORDS = {
         "里有两个数几乎抵消。",
         "narrow": "在 float64 的所有输入上都正确。但曲线画的是 float32，"
         "在 x = {x} 处它是 {value}。",
-        "repaired": "PyTorch 的 F.softplus 就有这样的 backward。第 00 章讲怎样写出它。",
+        "repaired": "第 00 章写出这个 Function，并指出 autograd 在哪里没有 nan 也会出错。",
         "for_whom": "如果你在训练模型，而 PyTorch 没有你要的梯度，或者算得不对、占用的内存太多，"
         "这门课程就是为你准备的。",
         "start": "从第 00 章开始",
+        "facts": "{chapters} 章，每个结果都在 PyTorch {torch} 上测试过",
         "doors": ("第一次来", "遇到报错，或有事要做", "要写核函数"),
         "new": "你需要会用 Python、张量和 `loss.backward()`，不需要 GPU。",
         "kernels": ["用 CUDA 写", "用 C++ 写", "用 C 写", "用 Triton 写", "让它更快",
@@ -186,8 +187,6 @@ WORDS = {
         "all_rows": "第 19 章列出了全部",
         "needs": "先读",
         "minutes": "{} 分钟，练习 {} 分钟",
-        "proof": "各章打印出的每一个结果，每次跑测试都会在 PyTorch {torch} 上重新计算并比较。"
-        "代码以 BSD-3-Clause 许可证发布。",
         "parts": ["API，以及怎样确认它正确", "核函数、编译器、打包",
                   "各种导数和它们的陷阱", "显存、进程、位数、张量",
                   "供查阅：走哪条路，以及配方"],
@@ -239,11 +238,13 @@ def _of_readme(builder, readme):
     return {
         "doctor": links["helpers/doctor"]["refuri"],
         "derive": links["helpers/derive"]["refuri"],
-        "operations": [
-            (Path(name).stem, link["refuri"])
-            for name, link in links.items()
-            if "helpers/ops/" in link.get("refuri", "")
-        ],
+        "operations": sorted(
+            {
+                (Path(link["refuri"]).stem, link["refuri"])
+                for link in links.values()
+                if "helpers/ops/" in link.get("refuri", "")
+            }
+        ),
         "commands": [
             builder.render_partial(block.deepcopy())["fragment"] for block in blocks
         ],
@@ -411,7 +412,9 @@ def context(builder, folder, readme, chapters):
         words
         | of_readme
         | {
-            "proof": words["proof"].format(torch=torch.__version__.partition("+")[0]),
+            "facts": words["facts"].format(
+                chapters=len(cards), torch=torch.__version__.partition("+")[0]
+            ),
             "eleven": cards["11"]["page"],
             "use": _use(builder, folder),
             "function": _function(builder),

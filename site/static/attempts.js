@@ -122,7 +122,7 @@ const attempts = (() => {
     }
     const isQuoted = /['"]/.test(line);
     if (beyond?.isSyntax && !isQuoted) return ["○", at(number, filled(words.syntax, { what: beyond.message }))];
-    if (beyond) return ["○", at(number, filled(words.beyond, { what: isQuoted ? "'…'" : beyond.message }))];
+    if (beyond) return ["○", at(number, filled(words.beyond, { what: isQuoted ? line.match(/\w*(?=\(\s*['"])/)?.[0] || "'…'" : beyond.message }))];
     const wrong = cases.map(({ expected, where, sentence }, n) => {
       const error = mine[n] instanceof Wrong && filled(words[mine[n].message], mine[n].gaps);
       const found = error || difference(mine[n], expected, asked, words[sentence], isFront ? cases[n].given : []);

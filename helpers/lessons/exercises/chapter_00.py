@@ -22,6 +22,11 @@ EXERCISE_1 = Exercise(
     reference=Triple,
     stub={"return 3 * grad_output": "..."},
     wrong=[
+        ({"return 3 * grad": "3 * grad"}, "Is a `return` missing in `backward`?"),
+        (
+            {"    @staticmethod\n    def backward(ctx": "    def backward(self"},
+            "`backward` must be a static method",
+        ),
         (
             {"3 * grad_output": "3 * grad_output.detach()"},
             "second derivative silently counts it",
@@ -29,11 +34,6 @@ EXERCISE_1 = Exercise(
         (
             {"3 * grad_output": "3 * grad_output.reshape(-1, 4).view_as(grad_output)"},
             "with an input of shape (7,)",
-        ),
-        ({"return 3 * grad": "3 * grad"}, "Is a `return` missing in `backward`?"),
-        (
-            {"    @staticmethod\n    def backward(ctx": "    def backward(self"},
-            "`backward` must be a static method",
         ),
     ],
     like=lambda x: 3 * x,
