@@ -24,7 +24,7 @@ Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
 With 8 heads of 64 in float32, on one thread of an AMD EPYC with AVX-512, from
 `python -m tools.benchmark attention --threads 1`: the first derivative of 2,048 places
 takes 1.3 to 1.4 of the time of `F.scaled_dot_product_attention` (1.5 to 1.6 on an Intel
-Xeon); of 8 to 64 places, 1.0 to 1.2 of plain attention's. The second takes 1.0 to 1.1 of
+Xeon); of 8 to 64 places, 1.0 to 1.2 of plain attention's. The second takes 0.9 to 1.1 of
 the math backend's time, and 64 MiB where that needs 1,448. An input being 1, the peak is
 at most 8 from 128 places on, 22 for the second derivative.
 
