@@ -111,6 +111,7 @@ WORDS = {
         "your line two numbers nearly cancel.",
         "narrow": "Right at all inputs in float64. In float32, which the curve shows, it is "
         "{value} at x = {x}.",
+        "own": "PyTorch's own `F.softplus` has no nan, but above 20 its second derivative is 0.",
         "repaired": "Chapter 00 writes this Function, and shows where autograd is wrong "
         "without a nan.",
         "for_whom": "For people who train models, and need a gradient that PyTorch lacks, gets "
@@ -128,7 +129,7 @@ WORDS = {
         "nearest": "No row has all of this. The nearest:",
         "all_rows": "Chapter 19 lists them all",
         "needs": "needs",
-        "minutes": "{} min, exercises {}",
+        "minutes": "{} min + {} min of exercises",
         "parts": ["The API, and whether it is right", "Kernels, compilers, packages",
                   "Derivatives and their traps", "Memory, processes, bits, tensors",
                   "To look up: which way, and recipes"],
@@ -170,6 +171,7 @@ WORDS = {
         "里有两个数几乎抵消。",
         "narrow": "在 float64 的所有输入上都正确。但曲线画的是 float32，"
         "在 x = {x} 处它是 {value}。",
+        "own": "PyTorch 自带的 `F.softplus` 不会出现 nan，但在 20 以上，它的二阶导数是 0。",
         "repaired": "第 00 章写出这个 Function，并指出 autograd 在哪里没有 nan 也会出错。",
         "for_whom": "如果你在训练模型，而 PyTorch 没有你要的梯度，或者算得不对、占用的内存太多，"
         "这门课程就是为你准备的。",
