@@ -117,7 +117,7 @@ WORDS = {
         "for_whom": "For people who train models, and need a gradient that PyTorch lacks, gets "
         "wrong, or computes at too high a cost in memory.",
         "start": "Start with chapter 00",
-        "facts": "{chapters} chapters, every output tested on PyTorch {torch}",
+        "facts": "{chapters} chapters, printed outputs tested on torch {torch}",
         "doors": ("New here", "I have an error, or a task", "I need a kernel"),
         "new": "You need Python, tensors and `loss.backward()`, but no GPU.",
         "kernels": ["Write it in CUDA", "Write it in C++", "Write it in C", "Write it in Triton",
@@ -176,7 +176,7 @@ WORDS = {
         "for_whom": "如果你在训练模型，而 PyTorch 没有你要的梯度，或者算得不对、占用的内存太多，"
         "这门课程就是为你准备的。",
         "start": "从第 00 章开始",
-        "facts": "{chapters} 章，每个结果都在 PyTorch {torch} 上测试过",
+        "facts": "{chapters} 章，打印出的结果都在 PyTorch {torch} 上测试过",
         "doors": ("第一次来", "遇到报错，或有事要做", "要写核函数"),
         "new": "你需要会用 Python、张量和 `loss.backward()`，不需要 GPU。",
         "kernels": ["用 CUDA 写", "用 C++ 写", "用 C 写", "用 Triton 写", "让它更快",

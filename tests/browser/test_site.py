@@ -8,6 +8,8 @@ from itertools import zip_longest
 from urllib.parse import unquote
 
 import pytest
+import torch
+import torch.nn.functional as F
 from playwright.sync_api import expect
 
 from helpers.lessons.cases import PATIENTS
@@ -293,6 +295,13 @@ def test_the_doctor_prints_what_its_card_says(
     exec(code, given | {"MyFunction": case.fn})
     *_, printed = code.split("# ")
     assert printed in capsys.readouterr().out
+
+
+def test_pytorch_s_softplus_is_as_the_front_page_says():
+    x = torch.tensor([10.0, 21, 100], requires_grad=True)
+    (slope,) = torch.autograd.grad(F.softplus(x).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(slope.sum(), x)
+    assert slope.isfinite().all() and (second > 0).tolist() == [True, False, False]
 
 
 @each_front

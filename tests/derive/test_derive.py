@@ -193,7 +193,12 @@ def half_square(x, target):
     return 0.5 * gap * gap
 
 
+def only_second(x, w):
+    return x - x + w.exp()
+
+
 WRITTEN = [
+    (only_second, ((4, 6), (4, 6)), "0 * grad_output"),
     (half_square, ((4, 6), (4, 6)), "grad_x = grad_output * gap  #"),
     (half_detached, ((4, 6),), "grad_x = grad_output * x.detach()"),
     (above_zero, ((4, 6),), "torch.where(x >= 0, "),
