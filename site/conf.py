@@ -139,12 +139,10 @@ html_theme_options = {
 copybutton_selector = "div.highlight:not(.cell_output *, .attempt *) pre"
 html_title = project
 html_favicon = "static/favicon.svg"
-PICTURES = ["slope.png", *front.PICTURES.values()]
-PICTURES += [name.replace(".png", ".zh.png") for name in PICTURES]
 HEADINGS = "@fontsource/source-serif-4/files/source-serif-4-latin-600-normal.woff2"
 html_static_path = [
     "static",
-    *(f"../.github/pictures/{name}" for name in PICTURES),
+    "../.github/pictures",
     str(FONTS),
     f"node_modules/{HEADINGS}",
 ]

@@ -47,48 +47,6 @@ KERNELS = [  # chapters, and the headings of the sections that hold a kernel, by
     ("09", "a-name-and-a-promise-custom-op"),
     ("16", "an-empty-folder-start-from-the-template"),
 ]
-COVERS = {  # what a chapter is about, in code
-    "00": "x = 100: nan",
-    "01": "2017",
-    "02": "ctx",
-    "03": "None",
-    "04": "gradcheck",
-    "05": "∂²L/∂x²",
-    "06": "nn.Module",
-    "07": "threadIdx.x",
-    "08": 'extern "C"',
-    "09": "fullgraph=True",
-    "10": "vmap(grad(f))",
-    "11": "✗ transposed",
-    "12": "recompute(f, x)",
-    "13": "round′(x) = 1",
-    "14": "all_reduce",
-    "15": "61 µs → 9.7",
-    "16": "pip install",
-    "17": "bfloat16",
-    "18": "Diagonal(d)",
-    "19": "custom_op?",
-    "20": "softmax(QKᵀ)V",
-    "21": "derive(f, x)",
-    "22": "hook(clip)",
-    "23": "torch.cond",
-    "24": "grad_dtype",
-}
-PICTURES = {  # the README's figures, instead
-    "07": "involution.png",
-    "11": "jacobians.png",
-    "12": "memory.png",
-    "14": "halo.png",
-    "20": "attention.png",
-}
-
-
-def picture_of(number, folder):
-    """The file of a chapter's picture in an edition, or None."""
-    name = PICTURES.get(number)
-    return name.replace(".png", ".zh.png") if name and folder == "zh" else name
-
-
 MESSAGE = "Trying to backward through the graph a second time"  # to try the search with
 WORDS = {
     "notebooks": {
@@ -129,7 +87,8 @@ WORDS = {
         "nearest": "No row has all of this. The nearest:",
         "all_rows": "Chapter 19 lists them all",
         "needs": "needs",
-        "minutes": "{} min + {} min of exercises",
+        "minutes": "{} + {} min",
+        "clock": "Minutes: the core + its exercises.",
         "parts": ["The API, and whether it is right", "Kernels, compilers, packages",
                   "Derivatives and their traps", "Memory, processes, bits, tensors",
                   "To look up: which way, and recipes"],
@@ -188,7 +147,8 @@ WORDS = {
         "nearest": "没有哪一行完全符合，最接近的是：",
         "all_rows": "第 19 章列出了全部",
         "needs": "先读",
-        "minutes": "{} 分钟，练习 {} 分钟",
+        "minutes": "{} + {} 分钟",
+        "clock": "时间：正文 + 练习。",
         "parts": ["API，以及怎样确认它正确", "核函数、编译器、打包",
                   "各种导数和它们的陷阱", "显存、进程、位数、张量",
                   "供查阅：走哪条路，以及配方"],
@@ -254,6 +214,22 @@ def _of_readme(builder, readme):
     }
 
 
+def figures(readme):
+    """{number: (file, what it is, caption)} of the chapters that the README has a figure of."""
+    tables = re.findall(r"^\| (!\[.+) \|\n\| (.+) \|$", readme, re.MULTILINE)
+    pairs = [
+        pair
+        for row in tables
+        for pair in zip(*(cells.split(" | ") for cells in row), strict=True)
+    ]
+    found = {}
+    for image, caption in pairs:
+        text, file = re.fullmatch(r"!\[(.+)\]\(.+/(.+)\)", image).groups()
+        words, number = re.fullmatch(r"(.+?) ?[(（](\d\d)[)）]", caption).groups()
+        found[number] = file, text, words
+    return found
+
+
 def _chapters(folder, chapters):
     """{number: card} of the chapters, and the ways through: (name, hours, numbers).
 
@@ -261,6 +237,7 @@ def _chapters(folder, chapters):
     """
     readme = "README.zh.md" if folder == "zh" else "README.md"
     text = (ROOT / readme).read_text(encoding="utf-8")
+    drawn = figures(text)
     cards = {}
     for document, title in chapters:
         cells = json.loads((ROOT / f"{document}.ipynb").read_text(encoding="utf-8"))
@@ -275,8 +252,7 @@ def _chapters(folder, chapters):
             "question": re.sub(
                 "[`*]", "", re.search(r"(?s)\*\*.+?\*{2,3}？?", first)[0]
             ),
-            "cover": COVERS.get(number),
-            "picture": picture_of(number, folder),
+            "figure": drawn.get(number),
             "page": f"{document}.html",
             "minutes": row[1],
             "needs": row[2],
@@ -351,24 +327,32 @@ def _called(folder):
 
 
 def _rows(builder, document):
-    """(text, page, what to do, link, words) of each row of the indexes of chapter 19.
+    """(text, page, what to do, its page, link, words) of each row of the indexes of chapter 19.
 
+    its page: of the recipe or the file, or None where words say what to do.
     words: those of the row in one line, and then a line for each of its other names.
     """
     folder = document.split("/")[0]
     called = _called(folder)["19"]
+
+    def address(link):
+        target = link.get("refuri") or f"{document.split('/')[1]}.html#{link['refid']}"
+        return target if "://" in target else f"{folder}/{target}"
+
     doctree = builder.env.get_and_resolve_doctree(document, builder)
     for row in index_rows(doctree):
         link = next(row[2].findall(nodes.reference), None)
         if link:
-            target = link.get("refuri") or f"#{link['refid']}"
-            own = f"{document}.html" if target.startswith("#") else f"{folder}/"
-            text = row[0].astext()
+            text, cure = row[0].astext(), row[1].astext()
+            copied = next(row[1].findall(nodes.reference), None)
+            if copied and copied.astext() != cure:
+                copied = None
             names = re.sub("[,，] ?", "\n", called.get(plain(text), ""))
             yield (
                 text,
-                own + target,
-                row[1].astext().replace("<wbr>", ""),
+                address(link),
+                cure.replace("<wbr>", ""),
+                copied and address(copied),
                 link.astext(),
                 row.astext().replace("<wbr>", "").replace("\n", " ") + f"\n{names}",
             )
@@ -379,7 +363,7 @@ def _chapter_rows(folder, cards):
     for number, card in cards.items():
         title = f"{number} {card['name']}"
         called = _called(folder).get(number, {}).get(plain(title), "")
-        yield title, card["page"], "", card["question"], f"{title}\n{called}"
+        yield title, card["page"], "", None, card["question"], f"{title}\n{called}"
 
 
 def curves():

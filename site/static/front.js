@@ -143,8 +143,8 @@ const setUpWays = front => front.querySelectorAll(".through button").forEach(but
     for (const other of front.querySelectorAll(".through button"))
       other.setAttribute("aria-pressed", on && other === button);
     const wanted = on ? button.dataset.chapters.split(" ") : [];
-    for (const card of front.querySelectorAll(".map a"))
-      card.classList.toggle("aside", on && !wanted.includes(card.dataset.number));
+    for (const chapter of front.querySelectorAll(".map li"))
+      chapter.classList.toggle("aside", on && !wanted.includes(chapter.dataset.number));
   }));
 
 document.addEventListener("DOMContentLoaded", () => {

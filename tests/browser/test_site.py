@@ -348,7 +348,7 @@ def test_the_front_page_is_alive(page, site, folder, name):
     page.keyboard.press("Escape")
     expect(page.locator("#results")).to_be_hidden()
     page.locator(".through button").first.click()
-    assert page.locator(".map a:not(.aside)").count() == 3
+    assert page.locator(".map li:not(.aside)").count() == 3
 
 
 def test_without_scripts_there_is_a_picture_a_question_and_a_link(browser, site):
