@@ -391,8 +391,7 @@ EXERCISE_3 = Exercise(
         ({"(h, w) if": "(h / 1, w / 1) if"}, "an index is an integer"),
     ],
     properties=[_as_unfold_says],
-    success="rows from rows and columns from columns: the published kernel mixed "
-    "them up.",
+    success="rows come from rows, and columns from columns.",
     hints=(
         "Solve y = h · stride - padding + i · dilation for h.",
         "What if the division by stride leaves a remainder?",

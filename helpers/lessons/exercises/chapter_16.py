@@ -376,7 +376,8 @@ def _wrong_programs(schema):
             yield _(
                 "a program saved with {name} runs, and gives {given} instead of "
                 "{right}, silently. The file holds only what differed from release "
-                "1's defaults: what is missing in it, and where does the rest go now?"
+                "1's defaults. What does your release give for all else, and where "
+                "does it put what the file holds?"
             ).format(name=name, given=given.tolist(), right=expected.tolist())
 
 
