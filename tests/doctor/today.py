@@ -931,6 +931,25 @@ class Mirrored(Function):
         return g - 2 * of_g * normal, along
 
 
+def plane():
+    x, normal, place = draw((5, 3), (5, 3), (5, 1))
+    return x, torch.cat([place, F.normalize(normal, dim=-1)], -1)
+
+
+@case("partly-right", plane, "of `plane`", "If that is meant", never=("of `x`",))
+class MirroredAtPlane(Function):
+    """The same, where the unit vector is a part of each row."""
+
+    @staticmethod
+    def forward(ctx, x, plane):
+        return Mirrored.forward(ctx, x, plane[:, 1:]) + plane[:, :1]
+
+    @staticmethod
+    def backward(ctx, g):
+        grad, along = Mirrored.backward(ctx, g)
+        return grad, torch.cat([g.sum(-1, keepdim=True), along], -1)
+
+
 # --- a module whose buffers take a step at each call --------------------------------------
 
 

@@ -218,3 +218,12 @@ def normalized_as(tensor, moved):
             if ((tensor.norm(order, d) - 1).abs() < 1e-6).all():
                 return moved / moved.norm(order, d, keepdim=True)
     return moved
+
+
+def has_unit_part(tensor):
+    """Does some part of every row have the norm 1, as the quaternion of a pose has?"""
+    if not tensor.is_floating_point() or not tensor.dim() or tensor.shape[-1] > 16:
+        return False  # of a longer row, some part may have it by chance
+    sums = torch.nn.functional.pad(tensor.square().cumsum(-1), (1, 0))
+    parts = (sums[..., None, :] - sums[..., None]).reshape(-1, *[sums.shape[-1]] * 2)
+    return bool(((parts - 1).abs() < 1e-6).all(0).triu(2).any())

@@ -11,7 +11,7 @@ from ..causes.whole import grad_output_ignored
 from ..function.isolation import forgiving
 from ..function.private import methods
 from ..function.source import place_of, saving
-from ..function.tensors import as_vector, normalized_as
+from ..function.tensors import as_vector, has_unit_part, normalized_as
 from ..measure.gradient import are_right, in_a_corner
 from ..report import DRAWN, MEANT, TEXTS, Change, Text, note
 from ..words import N_, _, followed, listed, quoted
@@ -79,7 +79,8 @@ def diagnosis(exam, wrong):
     drawn = DRAWN if text.kind == VAGUE and exam.draws else ""
     subject, x = exam.subject, exam.subject.values[here.i]
     # What a constant gets, or what lies on a sphere, may be somebody's choice.
-    chosen = subject.examined[here.i] in subject.frozen or normalized_as(x, x) is not x
+    on_sphere = normalized_as(x, x) is not x or has_unit_part(x)
+    chosen = subject.examined[here.i] in subject.frozen or on_sphere
     gaps = {"meant": MEANT if chosen or here.is_identity else drawn, **gaps}
     if exam.line and text.code != "straight-through":
         sharp &= text.code != "gradient-none" or not exam.has_own_nodes
