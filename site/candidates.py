@@ -52,6 +52,22 @@ WHY = {  # where the judge has numbers alone
         "notebooks": "The denominator is missing: divide by 1 + exp(x).",
         "zh": "缺了分母：还要除以 1 + exp(x)。",
     },
+    "grad_output * (torch.exp(x) / 1 + torch.exp(x))": {
+        "notebooks": "The denominator needs brackets: exp(x) / (1 + exp(x)).",
+        "zh": "分母要加括号：exp(x) / (1 + exp(x))。",
+    },
+    "grad_output * torch.tanh(x / 2)": {
+        "notebooks": "That goes from -1 to 1, and the slope from 0 to 1.",
+        "zh": "它从 -1 变到 1，而斜率从 0 变到 1。",
+    },
+    "grad_output**2 * torch.sigmoid(x)": {
+        "notebooks": "grad_output is a factor, once.",
+        "zh": "grad_output 只乘一次。",
+    },
+    "grad_output * torch.sigmoid(x.mean())": {
+        "notebooks": "Each element has a slope of its own: leave out the mean.",
+        "zh": "每个元素都有自己的斜率，不要取平均。",
+    },
     "grad_output * torch.sigmoid(-x)": {
         "notebooks": "That is the slope at -x, which is 1 / (1 + exp(x)).",
         "zh": "这是 -x 处的斜率，也就是 1 / (1 + exp(x))。",

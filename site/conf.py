@@ -61,9 +61,11 @@ SET_UP = re.compile(
 # Of the first folded cell, and of the others.
 FOLDED = {"notebooks": ("Imports", "Code"), "zh": ("导入", "代码")}
 RUN = {
-    "notebooks": 'To run this chapter, install the course (see the <a href="{readme}">README</a>), '
-    "then: <code>python -m helpers.lessons.mine && jupyter lab --notebook-dir=. mine/{name}</code>",
-    "zh": '要运行本章，先按 <a href="{readme}">README</a> 安装，然后执行：'
+    "notebooks": "<summary>Run this chapter</summary>"
+    'Install the course (see the <a href="{readme}">README</a>), then: '
+    "<code>python -m helpers.lessons.mine && jupyter lab --notebook-dir=. mine/{name}</code>",
+    "zh": "<summary>运行本章</summary>"
+    '先按 <a href="{readme}">README</a> 安装，然后执行：'
     "<code>python -m helpers.lessons.mine zh && jupyter lab --notebook-dir=. mine/{name}</code>",
 }
 # A paragraph on what one does there, which a page does not need.
@@ -379,14 +381,16 @@ def on_page(app, document, template, context, doctree):
     speak(app, document)
     folder = edition(document)
     course = app.env.titles[README[folder]].astext()
+    by_number = {title[:2]: (document, title) for document, title in chapters(folder)}
     context |= {
         "language": LANGUAGE[folder],
         "course": course,
-        "chapters": [
-            (front.FRONT[folder], course),
-            *chapters(folder),
-            (README[folder], "README"),
+        "front": front.FRONT[folder],
+        "groups": [
+            (title, [by_number[number] for number in numbers.split()])
+            for title, numbers in front.parts(folder)
         ],
+        "readme_page": README[folder],
         "nothing_found": NOTHING[folder],
         "docstitle": course if "/" in document else "",
     }
@@ -431,7 +435,7 @@ def on_page(app, document, template, context, doctree):
         if document.endswith("19_which_way"):
             context["body"] = TABLE_OF_19.sub(fold_on_a_phone, context["body"])
         body = context["body"].replace(
-            "</h1>", f'</h1>\n<p class="how-to-run">{line}</p>', 1
+            "</h1>", f'</h1>\n<details class="how-to-run">{line}</details>', 1
         )
         body = f'<nav class="bar">{bar} {" ".join(others)}</nav>\n{body}'
         core = DEEPER.search(body)

@@ -54,7 +54,7 @@ WORDS = {
         "code to copy into your project.",
         "ask": "1. Where does autograd stop?",
         "of_what": "This is the slope of softplus, log(1 + exp(x)), in float32.",
-        "slide": " Slide x.",
+        "slide": " On the right, it ends in nan. Slide x.",
         "names": {"value": "log(1 + exp(x))", "theirs": "its slope, by autograd",
                   "ours": "its slope, by the course's backward"},
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends at 88.7, ours goes "
@@ -64,7 +64,7 @@ WORDS = {
         "overflow": "Right up to x = {last}. Above, a step of your line is inf in float32, and "
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
-        "yours": "your line",
+        "yours": "your line, with grad_output = 1",
         "lost": "Right to rounding in float64. In float32, the slope is lost far on the left: in "
         "your line two numbers nearly cancel.",
         "narrow": "Right at all inputs in float64. In float32, which the curve shows, it is "
@@ -115,7 +115,7 @@ WORDS = {
         "并附有经过测试、可以复制到你的项目里的代码。",
         "ask": "1. autograd 到哪里就不行了？",
         "of_what": "这是 softplus，即 log(1 + exp(x))，在 float32 下的斜率。",
-        "slide": "拖动 x 看看。",
+        "slide": "往右走，它会变成 nan。拖动 x 看看。",
         "names": {"value": "log(1 + exp(x))", "theirs": "autograd 算出的斜率",
                   "ours": "课程的 backward 算出的斜率"},
         "drawn": "log(1 + exp(x)) 在 −20 到 120 之间的斜率：autograd 的曲线在 88.7 处中断，"
@@ -125,7 +125,7 @@ WORDS = {
         "overflow": "到 x = {last} 为止都正确。再往上，你这一行里有一步在 float32 下成了 inf，"
         "梯度就成了 {value}。请换一种不会溢出的写法。",
         "check": "检查",
-        "yours": "你写的这一行",
+        "yours": "你写的这一行，grad_output = 1",
         "lost": "在 float64 下正确，只差舍入误差。但在 float32 下，左边很远处的斜率丢失了：你这一行"
         "里有两个数几乎抵消。",
         "narrow": "在 float64 的所有输入上都正确。但曲线画的是 float32，"
@@ -171,6 +171,11 @@ WORDS = {
         },
     },
 }  # fmt: skip
+
+
+def parts(folder):
+    """(title, numbers of chapters) of each part of the course."""
+    return zip(WORDS[folder]["parts"], PARTS, strict=True)
 
 
 def _first(found, what, source="the README"):
@@ -390,10 +395,6 @@ def context(builder, folder, readme, chapters):
     cards, through = _chapters(folder, chapters)
     look_up = next(d for d, title in chapters if title.startswith("19"))
     kernels = _kernels(builder, folder, cards)
-    parts = [
-        (title, [cards[number] for number in numbers.split()])
-        for title, numbers in zip(words["parts"], PARTS, strict=True)
-    ]
     return (
         words
         | of_readme
@@ -406,7 +407,10 @@ def context(builder, folder, readme, chapters):
             "function": _function(builder),
             "derived": _derived(builder),
             "twenty_one": cards["21"]["page"],
-            "parts": parts,
+            "parts": [
+                (title, [cards[number] for number in numbers.split()])
+                for title, numbers in parts(folder)
+            ],
             "through": through,
             "rows": [*_chapter_rows(folder, cards), *_rows(builder, look_up)],
             "kernels": zip(words["kernels"], kernels, strict=True),

@@ -5,6 +5,7 @@ const LINES = { // each step is rounded, as in a tensor of float32
   ours: "torch.sigmoid(x)",
 };
 const RANGE = Array.from({ length: 281 }, (_, n) => n / 2 - 20);
+const BEYOND = [-800, -300, -100, 130, 200, 400, 800]; // is judged, but has no place in the picture
 const shown = number => Number.isNaN(number) ? "nan" : number === Infinity ? "inf" : number.toPrecision(6);
 const inFloat32 = (line, points, g = 1) => { // what a line gives where grad_output is g, or null
   const { Tensor } = evaluated, tensor = of => new Tensor([of.length], of.map(Math.fround), "float32");
@@ -15,11 +16,11 @@ const inFloat32 = (line, points, g = 1) => { // what a line gives where grad_out
   } catch { return null; }
 };
 
-const RIGHT = inFloat32(LINES.ours, RANGE);
+const RIGHT = inFloat32(LINES.ours, RANGE), RIGHT_BEYOND = inFloat32(LINES.ours, BEYOND);
 
 const setUpSlope = front => {
   const slider = front.querySelector("#x"), form = front.querySelector(".slope form");
-  let yours = null; // the reader's line, if it has a curve
+  let yours = null, furthest = 0; // the reader's line, if it has a curve; and how far somebody went
   const write = (key, number) => {
     const cell = front.querySelector(`#${key}-is`);
     cell.textContent = shown(number);
@@ -33,7 +34,7 @@ const setUpSlope = front => {
     if (yours) write("yours", inFloat32(yours, [x])?.[0] ?? NaN);
     front.querySelector("#marker").setAttribute("transform", `translate(${x + 20} 0)`);
     // where autograd stops is seen by who goes there, or has tried a line
-    const seen = yours ? 120 : x;
+    const seen = furthest = yours ? 120 : Math.max(furthest, x);
     front.querySelector("#seen rect").setAttribute("width", seen + 20);
     front.querySelector(".plot").classList.toggle("told", seen > 88);
   };
@@ -48,22 +49,24 @@ const setUpSlope = front => {
     }
     front.querySelector("#yours").setAttribute("d", path);
     yours = slopes && line;
-    const wrong = (slopes ?? []).flatMap((y, n) => Math.abs(y - RIGHT[n]) < 0.01 ? [] : RANGE[n]);
+    const differ = (some, right, at) => (some ?? []).flatMap((y, n) => Math.abs(y - right[n]) < 0.01 ? [] : at[n]);
+    const wrong = differ(slopes, RIGHT, RANGE), far = inFloat32(line, BEYOND);
     const away = x => Math.abs(x - slider.value);
     // the slider goes where the line is seen failing, or where only a right one goes on
     slider.value = wrong.length ? wrong.reduce((near, x) => away(x) < away(near) ? x : near) : slopes ? 100 : slider.value;
     show();
     if (!slopes) return null;
-    // in float32, the smallest slopes may be lost where two numbers are subtracted
-    if (mark !== "✗" && !wrong.length && Math.abs(slopes[0] - RIGHT[0]) > RIGHT[0] / 2) return [mark, form.dataset.lost];
+    // in float32, the smallest slopes may be lost on the way: near 1e-9, or near 1e-26
+    const isLost = x => Math.abs(inFloat32(line, [x])[0] - inFloat32(LINES.ours, [x])[0]) > inFloat32(LINES.ours, [x])[0] / 2;
+    if (mark !== "✗" && !wrong.length && [-20, -60].some(isLost)) return ["○", form.dataset.lost];
     // a line that is right until a step overflows is told so, if it is proportional to grad_output
-    const [from] = wrong, ends = from > 0 && wrong.length === RANGE.length - RANGE.indexOf(from);
+    const [from] = [...wrong, ...differ(far, RIGHT_BEYOND, BEYOND)], ends = from > 0 && wrong.length === RANGE.length - RANGE.indexOf(from);
     const value = ends && shown(slopes[RANGE.indexOf(from)]);
     const isProportional = RIGHT.every((right, n) => wrong.includes(RANGE[n]) || Math.abs(halved[n] - right / 2) < 0.01);
     const told = text => text.replace("{last}", Math.floor(from - 0.5)).replace("{x}", from)
-      .replace("{value}", (value || shown(slopes[RANGE.indexOf(from)])).replace(/[.]0+$/, ""));
+      .replace("{value}", (value || shown(inFloat32(line, [from])[0])).replace(/[.]0+$/, ""));
     if (["nan", "inf", "0.00000"].includes(value) && isProportional) return ["✗", told(form.dataset.overflow)];
-    return mark !== "✗" && wrong.length && ["○", told(form.dataset.narrow)];
+    return mark !== "✗" && from !== undefined && ["○", told(form.dataset.narrow)];
   };
   show();
   attempts.setUp(form, "attempt front", (line, mark) => draw(line.trim().replace(/^return\b/, "").trim(), mark));

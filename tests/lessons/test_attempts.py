@@ -124,6 +124,10 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "grad_output * F.sigmoid(x)": "✓",
     "grad_output * math.exp(x)": "○",
     "grad_output * torch.exp(x) / 1 + torch.exp(x)": "✗",
+    "grad_output * (torch.exp(x) / 1 + torch.exp(x))": "✗",
+    "grad_output * torch.exp(-x) / (1 + torch.exp(-x))": "✗",
+    "grad_output * F.logsigmoid(x)": "✗",
+    "grad_output * (torch.sigmoid(x) + 1e-10)": "✗",
     "grad_ouput * torch.sigmoid(x)": "○",
     "grad * torch.sigmoid(x)": "○",
     "grad_output × torch.sigmoid(x)": "○",
@@ -157,6 +161,7 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "grad_output - grad_output / (1 + torch.exp(x))": "○",
     "grad_output / (1 + 1 / torch.exp(x))": "○",
     "grad_output * torch.sqrt(torch.sigmoid(x) ** 2)": "○",
+    "grad_output * torch.exp(x - F.softplus(x))": "○",
     "torch.where(x > 20, grad_output, grad_output * x.exp() / (x.exp() + 1))": "○",
     "grad_output * torch.exp(x.clamp(max=0)) / (1 + torch.exp(-x.abs()))": "○",
 }
@@ -236,7 +241,10 @@ def test_the_front_page_marks_lines():
         "grad_output * torch.sigmod(x)": "Is `sigmoid` meant?",
         "grad_output * torch.exp(min(x, 0))": "and not `min`",
         "grad_output * math.exp(x)": "write `torch` in place of `math`",
-        "grad_output * torch.exp(x) / 1 + torch.exp(x)": "a term lacks that factor",
+        "grad_output * torch.exp(x) / 1 + torch.exp(x)": "each term needs that factor",
+        "grad_output * (torch.exp(x) / 1 + torch.exp(x))": "needs brackets",
+        "grad_output * torch.exp(-x) / (1 + torch.exp(-x))": "the slope at -x",
+        "grad_output * F.logsigmoid(x)": "the logarithm of the slope",
         "grad_ouput * torch.sigmoid(x)": "Is `grad_output` meant?",
         "grad * torch.sigmoid(x)": "Is `grad_output` meant?",
         "grad_output × torch.sigmoid(x)": "write `*`",
@@ -256,6 +264,7 @@ def test_the_front_page_marks_lines():
     }
     said = dict(zip(FRONT, said, strict=True))
     assert [line for line, words in causes.items() if words not in said[line]] == []
+    assert "Everywhere" not in said["grad_output * (torch.sigmoid(x) + 1e-10)"]
 
 
 def test_each_edition_names_what_people_write():

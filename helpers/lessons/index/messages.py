@@ -16,26 +16,26 @@ MESSAGES = {
     "Gradients in eager mode": [
         Message("one of the variables needed for gradient computation has been "
                 "modified by an inplace operation",
-                "a saved tensor was changed in place: write `h = h + 1` for `h "
-                "+= 1`, and `optimizer.step()` after the last `backward`; in place of "
-                "`retain_graph=True` over steps, `h = h.detach()`; `set_detect_anomaly` "
-                "names what saved it",
+                "a saved tensor was changed in place. Write `h = h + 1` for `h += 1`,"
+                " and `optimizer.step()` after the last `backward`. In place of "
+                "`retain_graph=True` over steps, `h = h.detach()`. "
+                "`set_detect_anomaly` names what saved it",
                 "04 Save the result for backward, not the input",
                 short=True),
         Message("is a view and is being modified inplace",
-                "`forward`, `unbind`, `split` or a module with a full backward "
-                "hook returned a view: write `y = y + 1`, or `clone()` first; inside "
-                "that module, `inplace=False`",
+                "`forward`, `unbind`, `split` or a module with a full backward hook "
+                "returned a view. Write `y = y + 1`, or `clone()` first. Inside that "
+                "module, `inplace=False`",
                 "02 Deeper: a view returned from forward (5 minutes)"),
         Message("a leaf Variable that requires grad",
                 "`is being used in an in-place operation`: a parameter is changed "
-                "while autograd records: write under `torch.no_grad()`; by a Function "
-                "with `mark_dirty`: `apply(x.clone())`",
+                "while autograd records. Write under `torch.no_grad()`. By a Function"
+                " with `mark_dirty`: `apply(x.clone())`",
                 "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
         Message("element 0 of tensors does not require grad",
-                "nothing that led to the loss requires a gradient: call "
-                "`requires_grad_()` on what should get one, and no `no_grad`, `detach`, "
-                "`item` or `numpy` on the way",
+                "nothing that led to the loss requires a gradient. Call "
+                "`requires_grad_()` on what should get one, and leave out `no_grad`, "
+                "`detach`, `item`, `numpy`",
                 "02 An output without a derivative: mark_non_differentiable",
                 short=True),
         Message("element 0 of tensors does not require grad",
@@ -44,9 +44,9 @@ MESSAGES = {
                 "12 Recompute: activation checkpointing",
                 "inside a `backward`"),
         Message("element 0 of tensors does not require grad",
-                "the first derivative has no history: `create_graph=True`; or its `backward` "
-                "left autograd, also by `@once_differentiable`: PyTorch's operations need "
-                "neither",
+                "the first derivative has no history. Pass `create_graph=True`. Or "
+                "its `backward` left autograd, also by `@once_differentiable`: "
+                "PyTorch's operations need neither",
                 "05 A gradient that can be differentiated: create_graph=True",
                 "of a second derivative"),
         Message("element 0 of tensors does not require grad",
@@ -85,9 +85,9 @@ MESSAGES = {
                 "minutes)"),
         Message("The .grad attribute of a Tensor that is not a leaf Tensor is being "
                 "accessed",
-                "no gradient is kept for what was computed, also by `.to()`: "
-                "`requires_grad_()` after it, or `h.retain_grad()` before `backward()`; "
-                "`can't retain_grad`: nothing before it requires a gradient",
+                "no gradient is kept for what was computed, also by `.to()`. Call "
+                "`requires_grad_()` after it, or `h.retain_grad()` before "
+                "`backward()`. `can't retain_grad`: nothing before it requires one",
                 "11 Deeper: see, clip and scale a gradient with hooks: register_hook "
                 "(5 minutes)"),
         Message("Using backward() with create_graph=True will create a reference cycle",
@@ -101,7 +101,7 @@ MESSAGES = {
                 "06 Tied weights, frozen weights"),
         Message("can't optimize a non-leaf Tensor",
                 "the parameter was computed, as by `.to()` or `2 * …` after "
-                "`requires_grad_()`: make it an `nn.Parameter` last",
+                "`requires_grad_()`. Make it an `nn.Parameter` last",
                 "06 What a module registers: nn.Parameter, nn.Buffer, children"),
         Message("view size is not compatible with input tensor's size and stride",
                 "the tensor is transposed or cut, in `backward` often the gradient: "
@@ -129,8 +129,9 @@ MESSAGES = {
                 "frozen parameter: `[p for p in … if p.requires_grad]`",
                 "06 Tied weights, frozen weights"),
         Message("Trying to backward through the graph a second time",
-                "the graph was freed: of the last step: `h = h.detach()`; of what was computed "
-                "once, before the loop: compute it inside; of two losses: `(a + b).backward()`",
+                "the graph was freed. If it is the last step's, `h = h.detach()`. If "
+                "it was built before the loop, build it inside. For two losses, `(a +"
+                " b).backward()`",
                 "12 Deeper: what keeps memory alive in a training loop: cycle, "
                 "closure, view, graph",
                 short=True),
@@ -139,9 +140,9 @@ MESSAGES = {
                 "tensor, else: `returned a gradient different than None`",
                 "03 A constant argument: its gradient is None"),
         Message("returned an invalid gradient at index",
-                "the shape is not that of the input: a transpose is missing, or a sum "
-                "over *last* dimensions (the engine itself sums where the input "
-                "broadcasts), or two gradients are in the wrong order",
+                "the shape is not that of the input. A transpose is missing, or a sum"
+                " over *last* dimensions, or two gradients are in the wrong order. "
+                "Where the input broadcasts, the engine itself sums",
                 "02 Leave out the sum",
                 short=True),
         Message("is invalid for input of size",
@@ -216,9 +217,9 @@ MESSAGES = {
                 "made of PyTorch's operations, else write a second Function for it",
                 "05 A backward in NumPy or C: once_differentiable"),
         Message("appears to not have been used in the graph",
-                "no path leads from the output to that tensor: detached, None "
-                "returned; or a slice made beside it, as `x[:, 0]`: cut the "
-                "gradient of `x`; `allow_unused=True` gives None",
+                "no path leads from the output to that tensor. It was detached, got None, "
+                "or is a slice made beside, as `x[:, 0]`: cut the gradient of `x`. "
+                "`allow_unused=True` gives None",
                 "03 The price: None travels on",
                 short=True),
         Message("appears to not have been used in the graph",
@@ -232,8 +233,8 @@ MESSAGES = {
                 "05 Deeper: a gradient penalty under torch.compile (7 minutes)",
                 "of a compiled function"),
         Message("Jacobian mismatch for output 0 with respect to input 0",
-                "`gradcheck`: the gradient differs from the measured one, as also a right "
-                "one does in float32: pass float64; the doctor says how",
+                "`gradcheck`: the gradient differs from the measured one. In float32 "
+                "a right one does, too: pass float64. The doctor says how",
                 "11 A wrong gradient: what gradcheck says, what the doctor says"),
         Message("is not a double precision floating point",
                 "`gradcheck` in float32 rejects right gradients: pass float64; for a "
@@ -260,9 +261,9 @@ MESSAGES = {
                 "a module without `super().__init__()`",
                 "01 Deeper: mistakes in the documentation of 2017 (6 minutes)"),
         Message("call numpy() on Tensor that requires grad",
-                "(of DLPack: `Can't export tensors that require gradient`) for a figure or a "
-                "log: `x.detach().numpy()`; inside of what is "
-                "differentiated, NumPy has no gradients: a Function, or an operator",
+                "(of DLPack: `Can't export tensors that require gradient`) for a "
+                "figure or a log, `x.detach().numpy()`. In what is differentiated, "
+                "NumPy has no gradients: a Function, or an operator",
                 "09 A name and a promise: custom_op and register_fake"),
         Message("post accumulate grad hooks cannot be registered",
                 "for a computed tensor, `h.register_hook`",
@@ -338,9 +339,9 @@ MESSAGES = {
                 "gradients in another order than the parameters",
                 "02 Leave out the sum"),
         Message("The size of tensor a",
-                "`must match the size of tensor b`: two shapes that do not broadcast, "
-                "counted from the right: `x[:, None]`, `keepdim=True`; in a `backward`: "
-                "sum the gradient to the input's shape",
+                "`must match the size of tensor b`: two shapes, counted from the "
+                "right, do not broadcast: `x[:, None]`, `keepdim=True`. In a "
+                "`backward`, sum the gradient to the input's shape",
                 "22 Sum a gradient to the shape of a broadcast input: sum_to_size"),
         Message("Using a target size",
                 "a warning of a loss: (4,) against (4, 1) becomes (4, 4), and the "

@@ -66,9 +66,9 @@ SYMPTOMS = [
             "12 Deeper: what keeps memory alive in a training loop: cycle, closure, "
             "view, graph"),
     Symptom("`CUDA out of memory` (`OutOfMemoryError`) in training",
-            "autograd keeps what each layer saves: "
-            "`checkpoint(block, x, use_reentrant=False)` keeps only inputs of blocks; for "
-            "the logits, `linear_cross_entropy`",
+            "autograd keeps what each layer saves. `checkpoint(block, x, "
+            "use_reentrant=False)` keeps only inputs of blocks. For the logits, "
+            "`linear_cross_entropy`",
             "12 Tickets instead of tensors: recompute"),
     Symptom("out of memory (`Tried to allocate`), and nobody knows of what",
             "`torch.cuda.memory._record_memory_history()`, then `_dump_snapshot`, "
