@@ -80,7 +80,7 @@ WHY = {  # where the judge has numbers alone
         "notebooks": "That is the reciprocal of the slope: divide instead.",
         "zh": "这是斜率的倒数，应该用除法。",
     },
-    "grad_output * torch.log(torch.sigmoid(x))": {
+    "grad_output * F.logsigmoid(x)": {
         "notebooks": "That is the logarithm of the slope.",
         "zh": "这是斜率的对数。",
     },
@@ -120,6 +120,10 @@ WHY = {  # where the judge has numbers alone
         "notebooks": "Each element has a slope of its own: leave out the sum.",
         "zh": "每个元素都有自己的斜率，不要求和。",
     },
+}
+NONE = {
+    "notebooks": "with None, `x` gets no gradient.",
+    "zh": "返回 None，`x` 就得不到梯度。",
 }
 SUCCESS = {  # no more than the page has seen
     "notebooks": "Right at {count} inputs in float64, up to ±{far}. Chapter 05 asks "
@@ -211,5 +215,5 @@ def front_attempt(folder):
             "right": SUCCESS[folder].format(count=count, far=FAR),
             "overflows": OVERFLOWS[folder].format(count=count, far=FAR),
             "branches": BRANCHES[folder].format(count=count, far=FAR),
-            "words": templates(folder),
+            "words": templates(folder) | {"none": NONE[folder]},
         }

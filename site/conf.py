@@ -447,7 +447,7 @@ def on_page(app, document, template, context, doctree):
             app.add_js_file(script)  # to this page alone
     images = {name: Path(app.srcdir, file) for file, name in app.builder.images.items()}
     beside = Path(app.outdir, app.builder.imagedir)
-    context["body"] = for_a_phone(context["body"], images, beside)
+    context["body"] = for_a_phone(context["body"], images, beside, folder)
     if context["has_maths_elements"]:
         fonts = context["pathto"]("_static", resource=True)
         context["body"], style = set_formulas(context["body"], fonts)

@@ -60,13 +60,14 @@ WORDS = {
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends at 88.7, ours goes "
         "on at 1",
         "write": "2. Write the last line.",
-        "on_paper": "On paper, the slope is `torch.exp(x) / (1 + torch.exp(x))`.",
+        "on_paper": "On paper, the slope is `torch.exp(x) / (1 + torch.exp(x))`. Write it so that "
+        "it is right at x = 100, too.",
         "overflow": "Right up to x = {last}. Above, a step of your line is inf in float32, and "
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
         "yours": "your line, with grad_output = 1",
-        "lost": "Right to rounding in float64. In float32, the slope is lost far on the left: in "
-        "your line two numbers nearly cancel.",
+        "lost": "Right to rounding in float64. In float32, the slope is lost far on the left: at "
+        "x = {x} it is {right}, and your line gives {value}.",
         "narrow": "Right at all inputs in float64. In float32, which the curve shows, it is "
         "{value} at x = {x}.",
         "own": "PyTorch's own `F.softplus` has no nan, but above 20 its second derivative is 0.",
@@ -121,13 +122,14 @@ WORDS = {
         "drawn": "log(1 + exp(x)) 在 −20 到 120 之间的斜率：autograd 的曲线在 88.7 处中断，"
         "自己写的 backward 一直保持为 1",
         "write": "2. 最后一行由你来写。",
-        "on_paper": "在纸上推导，斜率是 `torch.exp(x) / (1 + torch.exp(x))`。",
+        "on_paper": "在纸上推导，斜率是 `torch.exp(x) / (1 + torch.exp(x))`。"
+        "请写成在 x = 100 处也正确的形式。",
         "overflow": "到 x = {last} 为止都正确。再往上，你这一行里有一步在 float32 下成了 inf，"
         "梯度就成了 {value}。请换一种不会溢出的写法。",
         "check": "检查",
         "yours": "你写的这一行，grad_output = 1",
-        "lost": "在 float64 下正确，只差舍入误差。但在 float32 下，左边很远处的斜率丢失了：你这一行"
-        "里有两个数几乎抵消。",
+        "lost": "在 float64 下正确，只差舍入误差。但在 float32 下，左边很远处的斜率丢失了："
+        "在 x = {x} 处应为 {right}，而你这一行得到 {value}。",
         "narrow": "在 float64 的所有输入上都正确。但曲线画的是 float32，"
         "在 x = {x} 处它是 {value}。",
         "own": "PyTorch 自带的 `F.softplus` 不会出现 nan，但在 20 以上，它的二阶导数是 0。",

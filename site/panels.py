@@ -29,7 +29,13 @@ def below_each_other(pixels, cuts):
     return numpy.concatenate(rows)
 
 
-def for_a_phone(body, images, folder):
+STACKED = {  # by the folder of the edition
+    "notebooks": "Here, from left to right is from top to bottom.",
+    "zh": "这里从左到右的各图改为从上到下排列。",
+}
+
+
+def for_a_phone(body, images, folder, edition):
     """The page, where such a figure has a second form, which is written beside the first.
 
     images: {name: file}; folder: where the pages' images lie.
@@ -46,6 +52,7 @@ def for_a_phone(body, images, folder):
         height, width, _ = stacked.shape
         source = f'<source media="(max-width: 600px)" srcset="{path}{name}-phone.png"'
         source += f' width="{width}" height="{height}">'
-        return f"{before}<picture>{source}{shown}</picture>"
+        said = f'<small class="stacked">{STACKED[edition]}</small>'
+        return f"{before}<picture>{source}{shown}</picture>{said}"
 
     return FIGURE.sub(with_both, body)

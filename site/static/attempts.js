@@ -67,7 +67,7 @@ const attempts = (() => {
 
   // PyTorch may get the derivative of such a line wrong, which is not looked at here: at a kink, where
   // the branch that is not taken is infinite, and where a step on the way is.
-  const BRANCHES = /[<>]|\b(where|clamp|clip|maximum|minimum|masked_fill|relu|softplus|abs|sign|sqrt)\b/;
+  const BRANCHES = /[<>]|\b(where|clamp|clip|maximum|minimum|masked_fill|relu|softplus|nan_to_num|abs|sign|sqrt)\b/;
 
   // What a keyboard for text writes where Python means another sign.
   const MEANT = { "（": "(", "）": ")", "×": "*", "·": "*", "÷": "/", "，": ",", "−": "-", "＊": "*", "＋": "+", "．": "." };
@@ -79,10 +79,12 @@ const attempts = (() => {
   // Names of other libraries, and what stands for them.
   const STANDS_FOR = { __proto__: null, e: "torch.exp(…)", expit: "torch.sigmoid", input: "x" };
 
-  // Do two names differ by one letter?
+  // Do two names differ by one letter, or in the order of their letters?
+  const sorted = name => [...name].sort().join("");
   const without = (name, at) => name.slice(0, at) + name.slice(at + 1);
-  const isClose = (one, other) => other.length > 2 && [...one, ...other].some((_, at) => without(one, at) === other
-    || one === without(other, at) || without(one, at) === without(other, at) && at < one.length);
+  const isClose = (one, other) => other.length > 2 && (sorted(one) === sorted(other)
+    || [...one, ...other].some((_, at) => without(one, at) === other || one === without(other, at)
+      || without(one, at) === without(other, at) && at < one.length));
 
   const zerosLike = x => new Tensor(x.shape, x.data.map(() => 0), x.dtype);
   const judged = (typed, asked) => { // [mark, sentence]
@@ -132,11 +134,11 @@ const attempts = (() => {
     if (!wrong) return ["✓", at(number, overflows.false && asked.overflows || asked.right)];
     const like = (one, other) => isTensor(one) && isTensor(other)
       && !difference(one, other, asked) && !difference(other, one, asked);
-    // the same line in other words may overflow elsewhere: far numbers are compared where one is finite
+    // the same line in other words may overflow: far numbers are compared where it is finite
     const isFar = n => isFront && n > 3;
     const tempting = asked.wrong.find(one => cases.every(({ given }, n) => {
       const its = outcome(one.line, one.names, given);
-      return like(its, mine[n]) || isFar(n) && isTensor(its) && isTensor(mine[n]) && (!difference(its, mine[n], asked) || !difference(mine[n], its, asked));
+      return like(its, mine[n]) || isFar(n) && isTensor(its) && isTensor(mine[n]) && !difference(its, mine[n], asked);
     }));
     const times = isFront && mine.every((value, n) => value?.data?.length === cases[n].expected.data.length)
       && factor(mine, cases);
@@ -161,6 +163,7 @@ const attempts = (() => {
       spell(form.querySelector("output"), ""); // no old verdict stays
       const found = judged(field.value, asked), [mark, said] = told(field.value, found[0]) || found;
       spell(form.querySelector("output"), `${mark} ${said[0].toUpperCase()}${said.slice(1)}`);
+      form.querySelector("output").dataset.mark = mark; // has its colour
     };
     form.addEventListener("submit", event => {
       event.preventDefault();
@@ -170,7 +173,7 @@ const attempts = (() => {
     field.value = localStorage.getItem(key) ?? ""; // stays in this browser
     if (field.value) answer();
   };
-  return { judged, setUp };
+  return { judged, setUp, filled };
 })();
 
 if (typeof document !== "undefined") document.addEventListener("DOMContentLoaded", () => {

@@ -229,6 +229,8 @@ const evaluated = (() => {
     clamp: ["x min max", clamped],
     clip: ["x min max", clamped],
     masked_fill: ["x mask value", (x, mask, value) => where(mask, filled(x, value), x)],
+    nan_to_num: ["x nan", (x, nan = 0) => isFloat(x) && isNumber(nan) && !x.data.includes(Infinity) && !x.data.includes(-Infinity)
+      ? elementwise(n => Number.isNaN(n) ? nan : n, x.dtype, x) : beyond("nan_to_num")],
     neg: ["x", negated],
     t: ["x", x => x.shape.length > 2 ? beyond("t") : PROPERTIES.T(x)],
     transpose: ["x dim0 dim1", transposed],

@@ -19,6 +19,7 @@ const inFloat32 = (line, points, g = 1) => { // what a line gives where grad_out
 const RIGHT = inFloat32(LINES.ours, RANGE), RIGHT_BEYOND = inFloat32(LINES.ours, BEYOND);
 
 const setUpSlope = front => {
+  const { filled } = attempts;
   const slider = front.querySelector("#x"), form = front.querySelector(".slope form");
   let yours = null, furthest = 0; // the reader's line, if it has a curve; and how far somebody went
   const write = (key, number) => {
@@ -57,14 +58,17 @@ const setUpSlope = front => {
     show();
     if (!slopes) return null;
     // in float32, the smallest slopes may be lost on the way: near 1e-9, or near 1e-26
-    const isLost = x => Math.abs(inFloat32(line, [x])[0] - inFloat32(LINES.ours, [x])[0]) > inFloat32(LINES.ours, [x])[0] / 2;
-    if (mark !== "✗" && !wrong.length && [-20, -60].some(isLost)) return ["○", form.dataset.lost];
+    for (const x of mark !== "✗" && !wrong.length ? [-20, -60] : []) {
+      const [[value], [right]] = [line, LINES.ours].map(one => inFloat32(one, [x]));
+      if (Math.abs(value - right) > right / 2) return ["○", filled(form.dataset.lost, { x, value: shown(value), right: shown(right) })];
+    }
     // a line that is right until a step overflows is told so, if it is proportional to grad_output
-    const [from] = [...wrong, ...differ(far, RIGHT_BEYOND, BEYOND)], ends = from > 0 && wrong.length === RANGE.length - RANGE.indexOf(from);
+    const beyond = differ(far, RIGHT_BEYOND, BEYOND), [from] = [...wrong, ...beyond];
+    const ends = from > 0 && wrong.length === RANGE.length - RANGE.indexOf(from) && !beyond.some(x => x < 0);
     const value = ends && shown(slopes[RANGE.indexOf(from)]);
     const isProportional = RIGHT.every((right, n) => wrong.includes(RANGE[n]) || Math.abs(halved[n] - right / 2) < 0.01);
-    const told = text => text.replace("{last}", Math.floor(from - 0.5)).replace("{x}", from)
-      .replace("{value}", (value || shown(inFloat32(line, [from])[0])).replace(/[.]0+$/, ""));
+    const told = text => filled(text, { x: from, last: Math.floor(from - 0.5),
+      value: (value || shown(inFloat32(line, [from])?.[0] ?? NaN)).replace(/[.]0+$/, "") });
     if (["nan", "inf", "0.00000"].includes(value) && isProportional) return ["✗", told(form.dataset.overflow)];
     return mark !== "✗" && from !== undefined && ["○", told(form.dataset.narrow)];
   };

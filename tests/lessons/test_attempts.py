@@ -138,6 +138,9 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "grad_output torch.sigmoid(x)": "○",
     "grad_output * torch.exp(F.logsigmoid(x))": "✓",
     "grad_output * torch.sigmod(x)": "○",
+    "grad_output * torch.sigmiod(x)": "○",
+    "torch.nan_to_num(grad_output * torch.exp(x) / (1 + torch.exp(x)), nan=1.0)": "✗",
+    "None": "✗",
     "grad_output * max(x, 0)": "○",
     "grad_output * torch.exp(min(x, 0))": "○",
     "grad_output * x.detach()": "○",
@@ -162,6 +165,7 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "grad_output / (1 + 1 / torch.exp(x))": "○",
     "grad_output * torch.sqrt(torch.sigmoid(x) ** 2)": "○",
     "grad_output * torch.exp(x - F.softplus(x))": "○",
+    "grad_output * (torch.exp(x) / (1 + torch.exp(x))).nan_to_num(1.0)": "○",
     "torch.where(x > 20, grad_output, grad_output * x.exp() / (x.exp() + 1))": "○",
     "grad_output * torch.exp(x.clamp(max=0)) / (1 + torch.exp(-x.abs()))": "○",
 }
@@ -239,6 +243,8 @@ def test_the_front_page_marks_lines():
         "banana * grad_output": "this page does not know `banana`",
         "grad_output * torch.sigmoid(x": "brackets: 1 opened, 0 closed",
         "grad_output * torch.sigmod(x)": "Is `sigmoid` meant?",
+        "grad_output * torch.sigmiod(x)": "Is `sigmoid` meant?",
+        "None": "`x` gets no gradient",
         "grad_output * torch.exp(min(x, 0))": "and not `min`",
         "grad_output * math.exp(x)": "write `torch` in place of `math`",
         "grad_output * torch.exp(x) / 1 + torch.exp(x)": "each term needs that factor",
@@ -264,6 +270,8 @@ def test_the_front_page_marks_lines():
     }
     said = dict(zip(FRONT, said, strict=True))
     assert [line for line, words in causes.items() if words not in said[line]] == []
+    (patched,) = (text for line, text in said.items() if "nan=1.0" in line)
+    assert "makes nan" not in patched
     assert "Everywhere" not in said["grad_output * (torch.sigmoid(x) + 1e-10)"]
 
 

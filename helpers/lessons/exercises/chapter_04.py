@@ -55,7 +55,7 @@ EXERCISE_1 = Exercise(
     ],
     like=torch.sigmoid,
     inputs=(Inputs(shapes="...", far=800, numbers={"at numbers from 8 to 20": FLAT}),),
-    properties=[keeps_only("outputs", random(100, 200))],
+    properties=[keeps_only("outputs")],
     success="the derivative is computed from the result alone, so nothing else is "
     "saved.",
     hints=(
@@ -109,7 +109,7 @@ EXERCISE_2 = Exercise(
     inputs=(Inputs(shapes="... D", far=1000, numbers={"for rows near ±1000": FAR}),),
     properties=[
         _is_written_by_hand,
-        keeps_only("inputs and outputs", random(100, 200)),
+        keeps_only("inputs and outputs"),
     ],
     success="nothing overflows, in forward or in backward.",
     hints=(
@@ -126,59 +126,28 @@ EXERCISE_2 = Exercise(
 )
 
 
-class _Suspect(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return torch.log1p(x * x)
+def _suspect(value, slope):
+    class Suspect(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return value(x)
 
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * 2 * x / (1 + x * x)
+        @staticmethod
+        def backward(ctx, grad_output):
+            (x,) = ctx.saved_tensors
+            return grad_output * slope(x)
 
-
-class _SuspectB(_Suspect):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * torch.tanh(x)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * (torch.tanh(x) + x / torch.cosh(x) ** 2)
-
-
-class _SuspectC(_Suspect):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.abs() ** 3
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * 3 * x**2
-
-
-class _SuspectD(_Suspect):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.clamp(min=0) ** 2
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * 2 * x * (x > 0)
+    return Suspect.apply
 
 
 suspects = {
-    "A": _Suspect.apply,
-    "B": _SuspectB.apply,
-    "C": _SuspectC.apply,
-    "D": _SuspectD.apply,
+    "A": _suspect(lambda x: torch.log1p(x * x), lambda x: 2 * x / (1 + x * x)),
+    "B": _suspect(
+        lambda x: x * torch.tanh(x), lambda x: torch.tanh(x) + x / torch.cosh(x) ** 2
+    ),
+    "C": _suspect(lambda x: x.abs() ** 3, lambda x: 3 * x**2),
+    "D": _suspect(lambda x: x.clamp(min=0) ** 2, lambda x: 2 * x * (x > 0)),
 }
 
 

@@ -17,8 +17,8 @@ from helpers.lessons.judge.numbers import (
     near_miss,
     wrong_element,
 )
-from helpers.lessons.judge.properties import random, with_zeros
-from helpers.lessons.language import _, at, followed
+from helpers.lessons.judge.properties import each_of, random, with_zeros
+from helpers.lessons.language import N_, _, at, followed
 from helpers.lessons.native import c_and_cpp
 from helpers.ops.involution import involution2d
 from helpers.ops.involution.compiler import find_compiler
@@ -81,21 +81,32 @@ def _runs(source):
         where = _("with x of shape {shape} and K = {K}").format(
             shape=tuple(x.shape), K=K
         )
-        arrays = {"x": x, "weight": weight, "y": y}
-        arrays |= {"channels": channels, "height": height, "width": width, "K": K}
-        blocks, seconds = -(-x.numel() // threads) + 1, c_and_cpp.PROCESSOR_SECONDS
-        run = partial(
-            emulator.run, source, "depthwise", arguments=arrays, seconds=seconds
+        arrays = {
+            "x": x,
+            "weight": weight,
+            "y": y,
+            "channels": channels,
+            "height": height,
+            "width": width,
+            "K": K,
+        }
+        launch = partial(
+            emulator.run,
+            source,
+            "depthwise",
+            -(-x.numel() // threads) + 1,
+            threads,
+            arrays,
+            seconds=c_and_cpp.PROCESSOR_SECONDS,
         )
         try:
-            launch = partial(run, blocks, threads)
             yield at(where, c_and_cpp.crash_of(launch))
             launch()
         except emulator.KernelError as error:
             yield at(where, _explained(error, x.numel(), threads))
         if not x.numel():
             continue
-        wrong = wrong_element("y", y, _convolved(x, weight, K // 2), 1e-4)
+        wrong = wrong_element("y", y, _convolved(x, weight), 1e-4)
         if wrong:
             if re.search(r"\bfloat\s+\w+\s*;", code):
                 hint = _("A variable that nobody set holds any number: begin at 0.")
@@ -105,9 +116,10 @@ def _runs(source):
             yield at(where, followed(wrong, hint))
 
 
-def _convolved(x, weight, before):
-    """Each channel with its filter; `before` taps lie before an element in each row."""
-    padded = F.pad(x[None], [before, weight.shape[-1] - 1 - before] * 2)
+def _convolved(x, weight, shift=0):
+    """Each channel with its filter, read `shift` rows and columns too far."""
+    before, after = weight.shape[-1] // 2 - shift, (weight.shape[-1] - 1) // 2 + shift
+    padded = F.pad(x[None], [before, after] * 2)
     return F.conv2d(padded, weight[:, None], groups=len(x))[0]
 
 
@@ -116,22 +128,22 @@ def _misread(x, weight):
     (_channels, height, width), K = x.shape, weight.shape[-1]
     rows = torch.arange(x.numel()).view_as(x) // height % width
     # Some of these rows lie below the image.
-    below = _convolved(F.pad(x, [0, 0, 0, width]), weight, K // 2)
+    below = _convolved(F.pad(x, [0, 0, 0, width]), weight)
     return {
         _("It reads channel 0 of `x` for every channel."): _convolved(
-            x[:1].expand_as(x), weight, K // 2
+            x[:1].expand_as(x), weight
         ),
         _("It takes the filter of channel 0 for every channel."): _convolved(
-            x, weight[:1].expand_as(weight), K // 2
+            x, weight[:1].expand_as(weight)
         ),
         _("It takes row j, column i of the filter for tap (i, j)."): _convolved(
-            x, weight.mT, K // 2
+            x, weight.mT
         ),
         _("It takes the taps of the filter in reverse order."): _convolved(
-            x, weight.flip(1, 2), K // 2
+            x, weight.flip(1, 2)
         ),
         _("For an even K it reads `x` one row and one column too far."): _convolved(
-            x, weight, (K - 1) // 2
+            x, weight, 1 - K % 2
         ),
         _("Its row is not that of the element: a row has `width` elements."): (
             below.gather(1, rows)
@@ -144,22 +156,22 @@ def _explained(error, count, threads):
 
     `count` threads own an element.
     """
-    text = str(error)
+    said = _("{error}.").format(error=error)
     number = error.thread and error.thread[0] + threads * error.block[0]
     once = _("Sum in a variable of the thread, and write once")
     if error.fault == emulator.Fault.READ_UNWRITTEN and error.array == "y":
-        unwritten = _("thread {number} reads y[{element}], which holds no value yet.")
-        return followed(unwritten.format(number=number, element=error.element), once)
+        unwritten = _(
+            "thread {number} reads y[{element}], which holds no value yet."
+        ).format(number=number, element=error.element)
+        return followed(unwritten, once)
     if error.fault == emulator.Fault.WRITTEN_TWICE:
-        return followed(
-            _("{error}.").format(error=text), once if number == error.element else None
-        )
+        return followed(said, once if number == error.element else None)
     if error.thread and number >= count:
         owns = _("y has {count} elements: thread {number} owns none").format(
             count=count, number=number
         )
-        return followed(_("{error}.").format(error=text), owns)
-    return text
+        return followed(said, owns)
+    return str(error)
 
 
 EXERCISE_1 = Exercise(
@@ -214,57 +226,56 @@ def grad_weight_at(grad_output, x, n, g, h, w, groups, K):
     return (grad_output[n, group, h, w][:, None, None] * patch).sum(0)
 
 
-def _as_autograd_says(attempt):
-    for groups, K, (C, H, W) in [
-        (1, 3, (4, 5, 6)),
-        (2, 3, (4, 5, 6)),
-        (3, 1, (6, 4, 4)),
-        (5, 7, (5, 9, 7)),
-    ]:
-        x, grad_output = random(3, C, H, W), random(3, C, H, W, seed=1)
-        weight = random(3, groups, K, K, H, W).requires_grad_()
-        output = involution2d(x, weight, padding=K // 2)
-        (expected,) = torch.autograd.grad(output, weight, grad_output)
-        for n, g, h, w in [
-            (0, 0, 2, 3),
-            (2, groups - 1, 2, 2),
-            (1, 0, 0, 0),
-            (0, 0, H - 1, W - 1),
-        ]:
-            where = _(
-                "for image {n}, group {g} of {groups}, pixel ({h}, {w}), K = {K}"
-            ).format(n=n, g=g, groups=groups, h=h, w=w, K=K)
-            kept, handed = x.clone(), grad_output.clone()
-            given = attempt(handed, kept, n, g, h, w, groups, K)
-            yield at(
-                where, changed_in_place(x=(kept, x), grad_output=(handed, grad_output))
-            )
-            right = expected[n, g, :, :, h, w]
-            patches = F.pad(x, [K // 2] * 4)[n, :, h : h + K, w : w + K]
-            each = grad_output[n, :, h, w][:, None, None] * patches
-            groups_of = each.view(groups, C // groups, K, K)
-            around = F.pad(grad_output, [K // 2] * 4)[n, :, h : h + K, w : w + K]
-            swapped = x[n, :, h, w][:, None, None] * around
-            misses = {
-                _("it holds one channel of the group, and the filter serves all."): [
-                    *groups_of[g]
-                ],
-                _("it sums other channels than those of its group."): [
-                    *groups_of.sum(1),
-                    each.sum(0),
-                    each[g::groups].sum(0),
-                ],
-                _(
-                    "it takes the neighbourhood from `grad_output` and the one pixel "
-                    "from `x`."
-                ): swapped.view_as(groups_of)[g].sum(0),
-                _(
-                    "it averages over the channels of the group, but their effects add "
-                    "up."
-                ): groups_of[g].mean(0),
-            }
-            yield at(where, near_miss(given, right, misses))
-            yield at(where, wrong_outputs(given, right, what=_("the output")))
+PIXELS = [  # groups, K, channels, height, width, n, g, h, w
+    (groups, K, C, H, W, *pixel)
+    for groups, K, C, H, W in (
+        (1, 3, 4, 5, 6),
+        (2, 3, 4, 5, 6),
+        (3, 1, 6, 4, 4),
+        (5, 7, 5, 9, 7),
+    )
+    for pixel in (
+        (0, 0, 2, 3),
+        (2, groups - 1, 2, 2),
+        (1, 0, 0, 0),
+        (0, 0, H - 1, W - 1),
+    )
+]
+
+
+def _as_autograd_says(attempt, groups, K, C, H, W, n, g, h, w):
+    x, grad_output = random(3, C, H, W), random(3, C, H, W, seed=1)
+    weight = random(3, groups, K, K, H, W).requires_grad_()
+    output = involution2d(x, weight, padding=K // 2)
+    (expected,) = torch.autograd.grad(output, weight, grad_output)
+    kept, handed = x.clone(), grad_output.clone()
+    given = attempt(handed, kept, n, g, h, w, groups, K)
+    yield changed_in_place(x=(kept, x), grad_output=(handed, grad_output))
+
+    def products(pixel, around):
+        patches = F.pad(around, [K // 2] * 4)[n, :, h : h + K, w : w + K]
+        return pixel[n, :, h, w][:, None, None] * patches
+
+    right, each = expected[n, g, :, :, h, w], products(grad_output, x)
+    groups_of = each.view(groups, C // groups, K, K)
+    misses = {
+        _("it holds one channel of the group, and the filter serves all."): [
+            *groups_of[g]
+        ],
+        _("it sums other channels than those of its group."): [
+            *groups_of.sum(1),
+            each.sum(0),
+            each[g::groups].sum(0),
+        ],
+        _(
+            "it takes the neighbourhood from `grad_output` and the one pixel from `x`."
+        ): products(x, grad_output).view_as(groups_of)[g].sum(0),
+        _(
+            "it averages over the channels of the group, but their effects add up."
+        ): groups_of[g].mean(0),
+    }
+    yield near_miss(given, right, misses)
+    yield wrong_outputs(given, right, what=_("the output"))
 
 
 EXERCISE_2 = Exercise(
@@ -281,7 +292,13 @@ EXERCISE_2 = Exercise(
         ({".sum(0)": ".sum()"}, "the output has shape (), but (3, 3) is right"),
         ({".sum(0)": ".sum(0).tolist()"}, "the output is a list, not a tensor"),
     ],
-    properties=[_as_autograd_says],
+    properties=[
+        each_of(
+            PIXELS,
+            _as_autograd_says,
+            N_("for image {n}, group {g} of {groups}, pixel ({h}, {w}), K = {K}"),
+        )
+    ],
     success="the channels of a group share the filter, so its gradient sums over them.",
     hints=(
         "One tap of the filter multiplies one pixel of each channel of the group.",
@@ -335,8 +352,9 @@ def _as_unfold_says(attempt):
                 ).format(
                     y=y, x=x, i=i, j=j, height=out_height, width=out_width, **options
                 )
-                template = _("it returns {given!r}, but {expected} is right.")
-                wrong = template.format(given=given, expected=expected)
+                wrong = _("it returns {given!r}, but {expected} is right.").format(
+                    given=given, expected=expected
+                )
                 why = _why_not(pair, (y, x), (i, j), **options)
                 yield at(call, followed(wrong, why))
             if expected and not all(isinstance(index, int) for index in pair):

@@ -88,15 +88,23 @@ def _exp_cases(library):
         yield forward(x)
         yield forward(random(count + 7))  # backward must not remember its count
         grad_output, y = with_zeros(count, seed=1), x.exp()
-        arguments = {"grad_output": grad_output, "y": y}
-        arguments |= {"grad_input": torch.empty_like(y), "count": count}
-        where = _("count {count}").format(count=count)
-        right, call = grad_output * y, ("exp_backward", arguments, "grad_input")
-        misses = {
-            _(NO_GRAD_OUTPUT): y,
-            _("`y` is exp(x) already."): grad_output * y.exp(),
-        }
-        yield _tried(where, right, library, *call, misses=misses)
+        yield _tried(
+            _("count {count}").format(count=count),
+            grad_output * y,
+            library,
+            "exp_backward",
+            {
+                "grad_output": grad_output,
+                "y": y,
+                "grad_input": torch.empty_like(y),
+                "count": count,
+            },
+            "grad_input",
+            misses={
+                _(NO_GRAD_OUTPUT): y,
+                _("`y` is exp(x) already."): grad_output * y.exp(),
+            },
+        )
 
 
 FOR = "for (int64_t i = 0; i < count; ++i)"
@@ -177,9 +185,11 @@ def _product_cases(library):
         xs = _layouts(rows, columns, dtype=dtype)
         ws = _layouts(rows, columns, dtype=dtype, seed=1)
         for (x_layout, x), (w_layout, w) in itertools.product(xs.items(), ws.items()):
-            arguments = {"x": x, "x_strides": torch.tensor(x.stride())}
-            arguments |= {"w": w, "w_strides": torch.tensor(w.stride())}
-            arguments |= {
+            arguments = {
+                "x": x,
+                "x_strides": torch.tensor(x.stride()),
+                "w": w,
+                "w_strides": torch.tensor(w.stride()),
                 "y": x.new_empty(rows, columns),
                 "rows": rows,
                 "columns": columns,
@@ -260,17 +270,27 @@ def _energy_cases(library):
             (some[::5], _("every fifth element of an array, stride 5")),
             (some[:1].clone().expand(rows), _("the gradient of a sum, stride 0")),
         ):
-            arguments = {"grad_output": grad, "stride": grad.stride(0), "x": x}
-            arguments |= {
+            arguments = {
+                "grad_output": grad,
+                "stride": grad.stride(0),
+                "x": x,
                 "grad_input": torch.empty_like(x),
                 "rows": rows,
                 "columns": columns,
             }
-            template = _("{types}, x of shape ({rows}, {columns}), grad_output {what}")
-            where = template.format(types=types, rows=rows, columns=columns, what=what)
-            call = f"energy_of_{types}", arguments, "grad_input", "energy_backward"
-            misses = {_(NO_GRAD_OUTPUT): x}
-            yield _tried(where, grad[:, None] * x, library, *call, misses=misses)
+            where = _(
+                "{types}, x of shape ({rows}, {columns}), grad_output {what}"
+            ).format(types=types, rows=rows, columns=columns, what=what)
+            yield _tried(
+                where,
+                grad[:, None] * x,
+                library,
+                f"energy_of_{types}",
+                arguments,
+                "grad_input",
+                "energy_backward",
+                {_(NO_GRAD_OUTPUT): x},
+            )
 
 
 EXERCISE_3 = Exercise(

@@ -12,8 +12,9 @@ from torch.library import CustomOpDef, opcheck
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.properties import each_of
 from helpers.lessons.judge.variations import Inputs
-from helpers.lessons.language import _, at
+from helpers.lessons.language import N_, _
 from helpers.lessons.torch_messages import in_one_sentence, raised
 
 
@@ -30,48 +31,26 @@ def fake_windows(x, size, step):
     return x.new_empty(count, size)
 
 
-def _promises(attempt):
-    for n, size, step, dtype in (
-        (10, 3, 1, torch.float64),
-        (11, 4, 2, torch.float32),
-        (9, 2, 3, torch.int64),
-        (1, 1, 1, torch.float32),
-        (8, 5, 5, torch.bool),
-    ):
-        template = _("for {n} elements of {dtype}, two apart, size {size}, step {step}")
-        where = template.format(n=n, dtype=dtype, size=size, step=step)
-        try:
-            given = attempt(
-                torch.empty(2 * n, dtype=dtype, device="meta")[::2], size, step
-            )
-        except Exception as error:
-            message = raised(error)
-            yield at(
-                where,
-                _("given a tensor without data, it raises {message}").format(
-                    message=message
-                ),
-            )
-        shape = (n - size) // step + 1, size
-        right = torch.empty(shape, dtype=dtype, device="meta")
-        yield at(where, _wrong_promise(given, right))
-
-
-def _wrong_promise(given, right):
-    wrong = wrong_outputs(given, right, what=_("the result"), numbers=False)
-    if wrong:
-        return wrong
+def _promises(attempt, n, size, step, dtype):
+    x = torch.empty(2 * n, dtype=dtype, device="meta")[::2]
+    try:
+        given = attempt(x, size, step)
+    except Exception as error:
+        yield _("given a tensor without data, it raises {message}").format(
+            message=raised(error)
+        )
+    right = x.new_empty((n - size) // step + 1, size)
+    yield wrong_outputs(given, right, what=_("the result"), numbers=False)
     if given.device.type != "meta":
-        return _(
+        yield _(
             'x is on the device "meta" (a device without data, used to test the promise), but it '
             'promises "{type}".'
         ).format(type=given.device.type)
     if not given.is_contiguous():
-        return _(
+        yield _(
             "it promises the strides {stride}, but the kernel's result is "
             "contiguous, with strides {right}."
         ).format(stride=given.stride(), right=right.stride())
-    return None
 
 
 def _serves_every_length(attempt):
@@ -111,11 +90,10 @@ def _serves_every_length(attempt):
         yield problem
         expected, right = rows(x)
         if not torch.equal(sums, expected) or count != right:
-            template = _(
+            yield _(
                 "compiled, and called with {n} elements: {count} windows, but "
                 "{right} is right."
-            )
-            yield template.format(n=n, count=count, right=right)
+            ).format(n=n, count=count, right=right)
     if len(graphs) > 1:
         yield _(
             "it is right, but compiled with dynamic=True it needs {count} graphs for "
@@ -124,6 +102,13 @@ def _serves_every_length(attempt):
         ).format(count=len(graphs), names=", ".join(map(str, lengths)))
 
 
+WINDOWS = (  # elements, size, step, dtype
+    (10, 3, 1, torch.float64),
+    (11, 4, 2, torch.float32),
+    (9, 2, 3, torch.int64),
+    (1, 1, 1, torch.float32),
+    (8, 5, 5, torch.bool),
+)
 NEW = "x.new_empty(count, size)"
 EXERCISE_1 = Exercise(
     number="9.1",
@@ -145,7 +130,14 @@ EXERCISE_1 = Exercise(
             "+, -, * and //",
         ),
     ],
-    properties=[_promises, _serves_every_length],
+    properties=[
+        each_of(
+            WINDOWS,
+            _promises,
+            N_("for {n} elements of {dtype}, two apart, size {size}, step {step}"),
+        ),
+        _serves_every_length,
+    ],
     success="shape, dtype, device and strides are as promised, and one graph serves "
     "lengths from 5 to 100.",
     hints=(
@@ -203,9 +195,8 @@ def _operator(make):
 
 def _wrong_operator(op):
     if not isinstance(op, (CustomOpDef, OpOverload)):
-        kind = type(op).__name__
         yield _("it must return the operator, got a value of type {kind}.").format(
-            kind=kind
+            kind=type(op).__name__
         )
     numbers = torch.linspace(-2, 2, 12, dtype=torch.float64).view(3, 4)
     samples = {
@@ -228,9 +219,8 @@ def _wrong_operator(op):
         results = opcheck(op, (leaf, limit), test_utils=tests, raise_exception=False)
         for test, result in results.items():
             if result != "SUCCESS":
-                message = in_one_sentence(result)
                 yield _("{test}, sample `{name}`: {message}").format(
-                    test=test, name=name, message=message
+                    test=test, name=name, message=in_one_sentence(result)
                 )
 
 

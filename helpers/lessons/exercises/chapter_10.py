@@ -31,22 +31,15 @@ def _under(like, tensors, *names):
 
     def sentences(attempt):
         for name in names:
+            under = TRANSFORMS[name]
             try:
-                given = TRANSFORMS[name](lambda *tensors: attempt.apply(*tensors))(
-                    *tensors
-                )
-                same = alike(given, TRANSFORMS[name](like)(*tensors))
+                given = under(lambda *tensors: attempt.apply(*tensors))(*tensors)
             except Exception as error:
-                message = raised(error)
                 yield _("under `{name}` it raises {message}").format(
-                    name=name, message=message
+                    name=name, message=raised(error)
                 )
-            else:
-                yield (
-                    None
-                    if same
-                    else _("under `{name}` it is silently wrong.").format(name=name)
-                )
+            if not alike(given, under(like)(*tensors)):
+                yield _("under `{name}` it is silently wrong.").format(name=name)
 
     return sentences
 
@@ -148,8 +141,10 @@ def _goes_forward(attempt):
         yield _("in forward mode it raises {message}").format(message=raised(error))
     right = jvp(torch.mul, tensors, tensors[::-1])[1]
     what = _("the tangent of the output")
-    wrong = wrong_outputs(slope, right, differentiable=False, what=what)
-    yield at(_("in forward mode"), wrong)
+    yield at(
+        _("in forward mode"),
+        wrong_outputs(slope, right, differentiable=False, what=what),
+    )
     small = SQUARE[:2]
     for outer, inner in ((jacfwd, jacrev), (jacrev, jacfwd)):
         second = [
@@ -289,10 +284,8 @@ def _says_where(attempt):
     The doctor says the rest.
     """
     for in_dims in everywhere(2):
-        where, batches = (
-            _("with in_dims={in_dims}").format(in_dims=in_dims),
-            _batches(MATRICES, in_dims),
-        )
+        where = _("with in_dims={in_dims}").format(in_dims=in_dims)
+        batches = _batches(MATRICES, in_dims)
         try:
             given, right = (
                 vmap(f, in_dims)(*batches) for f in (attempt.apply, _matmul)
@@ -365,8 +358,7 @@ def _unlike(f, like, rule, batches, where):
         return _("{place} it raises {message}").format(
             place=where, message=raised(error)
         )
-    what = _("the output")
-    wrong = wrong_outputs(given, right, differentiable=False, what=what)
+    wrong = wrong_outputs(given, right, differentiable=False, what=_("the output"))
     return wrong and f"{where} {wrong}"
 
 

@@ -68,21 +68,21 @@ def _drops(attempt, x, p):
     y = attempt.apply(leaf, p)
     yield wrong_outputs(y, leaf, numbers=False)
     yield changed_in_place(x=(leaf, x))
-    strange = (y != 0) & ~torch.isclose(y, x / (1 - p))
+    dropped = y == 0
+    strange = ~dropped & ~torch.isclose(y, x / (1 - p))
     if strange.any():
         factor = (y / x)[strange][0].item()
         yield _(
             "an element of the result is {factor:.4g} times that of x; 0 or 1/(1 - "
             "p) is right."
         ).format(factor=factor)
-    share = (y == 0).double().mean().item()
+    share = dropped.double().mean().item()
     for dim in range(x.dim() if 0 < share < 1 and x.dim() > 1 else 0):
-        if torch.equal(y == 0, (y == 0).narrow(dim, 0, 1).expand(y.shape)):
-            template = _(
+        if torch.equal(dropped, dropped.narrow(dim, 0, 1).expand(y.shape)):
+            yield _(
                 "what is dropped is the same all along dimension {dim}: not "
                 "independently."
-            )
-            yield template.format(dim=dim)
+            ).format(dim=dim)
     if abs(share - p) > 3 * (p / y.numel()) ** 0.5:
         yield _("with p = {p}, the share of zeros is {share:.2f}.").format(
             p=p, share=share
@@ -100,11 +100,11 @@ def _drops(attempt, x, p):
         handed = weight.clone()
         (given,) = grad(y, leaf, handed, retain_graph=True)
         yield changed_in_place(grad_output=(handed, weight))
-        if not torch.equal(given == 0, y == 0):
+        if not torch.equal(given == 0, dropped):
             yield at(where, _("backward drops other elements than forward does."))
-        right = torch.where(y == 0, 0.0, weight / (1 - p))
+        right = torch.where(dropped, 0.0, weight / (1 - p))
         if not alike(given, right, 1e-5):
-            factor = (given / weight)[y != 0][0].item()
+            factor = (given / weight)[~dropped][0].item()
             yield _(
                 "where nothing was dropped, the gradient is {factor:.4g} times "
                 "grad_output; the factor of forward is right."
@@ -235,31 +235,29 @@ def _in_parts(attempt):
         result = attempt.apply(x, weight, size)
         forward = alive.peak
         grad(result.sum(), (x, weight))
-    template = _("with {rows} rows, {classes} classes and size = {size}")
-    asked = template.format(rows=rows, classes=classes, size=size)
-    template = _(
-        "it is right, but {asked}, {when} holds {bytes_there:,} bytes at a time; all "
-        "logits are {whole:,}."
+    asked = _("with {rows} rows, {classes} classes and size = {size}").format(
+        rows=rows, classes=classes, size=size
     )
     for when, held in (("forward", forward), ("backward", alive.peak)):
         if held > whole / 4:
-            yield template.format(asked=asked, when=when, bytes_there=held, whole=whole)
+            yield _(
+                "it is right, but {asked}, {when} holds {bytes_there:,} bytes at a "
+                "time; all logits are {whole:,}."
+            ).format(asked=asked, when=when, bytes_there=held, whole=whole)
     for shape, operation in sorted(alive.results, reverse=True):
         if classes in shape and shape not in (weight.shape, weight.t().shape):
-            template = _(
+            yield _(
                 "it is right, but it has {classes} columns at a time: cut weight, "
                 "not x."
-            )
-            yield template.format(classes=classes)
+            ).format(classes=classes)
         widest = max([n for n in shape if n != rows] or [rows])
         # A number for each part.
         one_each = widest == -(-classes // size) and operation != "mm"
         if rows in shape and len(shape) > 1 and widest > size and not one_each:
-            template = _(
+            yield _(
                 "it is right, but with size = {size}, a tensor of {made} logits is "
                 "made."
-            )
-            yield template.format(size=size, made=" × ".join(map(str, shape)))
+            ).format(size=size, made=" × ".join(map(str, shape)))
 
 
 SUMMED = """        for part in weight.split(size):
@@ -335,8 +333,9 @@ def _inverts(attempt):
     yield wrong_outputs(result, (y1, y2), numbers=False)
     for name, those in calls.items():
         if len(those) != 1:
-            template = _("`{name}` must be called once; it was called {count} times.")
-            yield template.format(name=name, count=len(those))
+            yield _(
+                "`{name}` must be called once; it was called {count} times."
+            ).format(name=name, count=len(those))
     if not alike(calls["g"][0][0], y1):
         yield _(
             "`g` was called with another argument than in forward. What did it get "
@@ -355,11 +354,10 @@ def _inverts(attempt):
     )
     for name in "sf":
         if not alike(calls[name][0][0], x2):
-            template = _(
+            yield _(
                 "x2 is right, but `{name}` was called with another argument than in "
                 "forward."
-            )
-            yield template.format(name=name)
+            ).format(name=name)
     scale, shift = 4 * x2, torch.sin(2 * x2)
     unscaled = [(y1 - shift) * factor for factor in (1, scale.exp(), 1 / scale, scale)]
     one_term = y1 - shift * torch.exp(-scale)

@@ -6,11 +6,12 @@ import torch
 from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.function_transforms import along
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import alike, copies, first_line, near_miss
 from helpers.lessons.judge.properties import random
 from helpers.lessons.judge.variations import Inputs
-from helpers.lessons.language import N_, _, at
+from helpers.lessons.language import _, at
 from helpers.lessons.memory import Alive
 
 NUMBERS = torch.tensor(
@@ -32,12 +33,12 @@ def _in_range(x, low, high):
 
 def _has_forward_mode(attempt):
     try:
-        given = torch.func.jvp(lambda x: attempt(x, -2, 1), (NUMBERS,), (NUMBERS,))[1]
+        given = along(lambda x: attempt(x, -2, 1))(NUMBERS)
     except Exception as error:
         yield _(
             "`backward` is right, but forward mode (torch.func.jvp) raises: {message}"
         ).format(message=first_line(error))
-    right = torch.func.jvp(lambda x: _in_range(x, -2, 1), (NUMBERS,), (NUMBERS,))[1]
+    right = along(lambda x: _in_range(x, -2, 1))(NUMBERS)
     if not alike(given, right):
         yield _(
             "`backward` is right, but the derivative in forward mode "
@@ -186,17 +187,11 @@ class NewtonSqrt(Function):
 # Close together, so that no finite difference of the doctor reaches below 0. Not 0.25,
 # at which 2 z and 1 / (2 z) are the same.
 POSITIVE = torch.tensor([[0.3, 2.0], [9.0, 1.5]], dtype=torch.float64)
-SMALL, LARGE = (torch.tensor([number], dtype=torch.float64) for number in (1e-20, 1e20))
-MIXED = torch.tensor([1e-20, 1e12], dtype=torch.float64)
 OTHERS = (
-    SMALL,
-    LARGE,
-    MIXED,
+    *(torch.tensor(n, dtype=torch.float64) for n in ([1e-20], [1e20], [1e-20, 1e12])),
     torch.tensor([0.5, 9.0]).half(),
 )
 NEGATIVE = torch.tensor([-2.0], dtype=torch.float64)  # no root: the steps never settle
-# The root already: the first step changes nothing.
-ONE = torch.ones(1, dtype=torch.float64)
 
 
 class _EndlessError(Exception):
@@ -219,10 +214,7 @@ class _Operations(Alive):
 def _ends(attempt):
     for numbers in (POSITIVE, *OTHERS, NEGATIVE):
         # Which others name.
-        with (
-            _Operations() as forward,
-            contextlib.suppress(Exception),
-        ):
+        with _Operations() as forward, contextlib.suppress(Exception):
             attempt.apply(numbers.clone())
         if len(forward.operations) == 5000:
             yield _(
@@ -234,7 +226,8 @@ def _ends(attempt):
                 "`forward` calls PyTorch's own root. Find the root by Newton's steps."
             )
     with _Operations() as forward, contextlib.suppress(Exception):
-        attempt.apply(ONE.clone())
+        # The root already: the first step changes nothing.
+        attempt.apply(torch.ones(1, dtype=torch.float64))
     if len(forward.operations) > 60:
         yield _(
             "`forward` goes on for [1.0], where no step changes an element: stop there."
@@ -253,12 +246,6 @@ def _goes_by_the_theorem(attempt):
             ).format(count=len(backward.operations))
 
 
-HOW = (
-    N_("`forward` returns {given}, but {right} is right."),
-    N_("the gradient is {given}, but {right} is right."),
-)
-
-
 def _is_the_root(attempt):
     for a in OTHERS:
         of = _("of {value}, {dtype}").format(value=a.tolist(), dtype=a.dtype)
@@ -266,16 +253,14 @@ def _is_the_root(attempt):
         given, right = attempt.apply(leaf), a.sqrt()
         yield at(of, wrong_outputs(given, right, differentiable=False, numbers=False))
         (slope,) = torch.autograd.grad(given.sum(), leaf)
-        for template, one, other in (
-            (HOW[0], given, right),
-            (HOW[1], slope, 0.5 / right),
+        for sentence, one, other in (
+            (_("`forward` returns {given}, but {right} is right."), given, right),
+            (_("the gradient is {given}, but {right} is right."), slope, 0.5 / right),
         ):
             if not torch.allclose(
                 one, other, rtol=2e-3 if a.itemsize == 2 else 1e-6, atol=0
             ):
-                yield at(
-                    of, _(template).format(given=one.tolist(), right=other.tolist())
-                )
+                yield at(of, sentence.format(given=one.tolist(), right=other.tolist()))
 
 
 EXERCISE_3 = Exercise(

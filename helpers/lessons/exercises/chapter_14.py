@@ -9,7 +9,7 @@ from torch.autograd import Function, grad
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import alike, changed_in_place, near_miss
-from helpers.lessons.judge.properties import each, random
+from helpers.lessons.judge.properties import each, each_of, random
 from helpers.lessons.judge.variations_of_processes import SIZES, aloud, in_each
 from helpers.lessons.language import N_, _, followed
 from helpers.ops import collectives
@@ -98,11 +98,6 @@ def _gathers(attempt, size, rows, columns, silent):
 TEAMS = (3, 2, 4, None), (5, 4, 1, None), (5, 1, 3, 1)
 
 
-def _teams():
-    where = _("with {size} processes of {rows} rows")
-    return {where.format(size=team[0], rows=team[1]): team for team in TEAMS}
-
-
 EXERCISE_1 = Exercise(
     number="14.1",
     name="AllGather",
@@ -132,7 +127,7 @@ EXERCISE_1 = Exercise(
             "the processes wait for each other",
         ),
     ],
-    properties=[each(_teams, _gathers)],
+    properties=[each_of(TEAMS, _gathers, N_("with {size} processes of {rows} rows"))],
     success="each process adds the gradients that all of them have for its rows: a "
     "reduce-scatter. For second derivatives, `backward` must call a "
     "Function, too, as `Collective` does.",
@@ -205,35 +200,31 @@ def _is_the_mean(attempt, size):
     yield wrong
     inputs = [_rows_of(rank, size) for rank in range(size)]
     mean = torch.cat(inputs).mean(0)
-    means = torch.stack([x.mean(0) for x in inputs])
+    means = torch.stack([x.mean(0) for x in inputs]).detach()
     right = mean.detach()
-    for given, *_rest in answers:
+    results, slopes, of_slopes = zip(*answers, strict=True)
+    for given in results:
         yield wrong_outputs(given, right, what=_("the result"), numbers=False)
-    if all(
-        alike(given, means[rank].detach())
-        for rank, (given, *_rest) in enumerate(answers)
-    ):
+    if all(map(alike, results, means)):
         yield _("on each process, the result is the mean of this process's rows only.")
     misses = {
         _(
             "the result is the mean of the means: where rows are few, they count more."
-        ): means.mean(0).detach()
+        ): means.mean(0)
     }
     template = _(
         "on rank {rank}, the result is not the mean over all rows. Does each process "
         "count the rows of all?"
     )
-    for rank, (given, *_rest) in enumerate(answers):
+    for rank, given in enumerate(results):
         yield near_miss(given, right, misses, template, rank=rank)
-    yield from (slope for _, slope, _ in answers if isinstance(slope, str))
-    if any(slope is None for _, slope, _ in answers):
+    yield from (slope for slope in slopes if isinstance(slope, str))
+    if any(slope is None for slope in slopes):
         yield _(
             "the mean is right, but it has no history: no gradient passes through it."
         )
     expected, seconds = _slopes(inputs, mean)
-    for rank, (x, (_given, slope, _second)) in enumerate(
-        zip(inputs, answers, strict=True)
-    ):
+    for rank, (x, slope) in enumerate(zip(inputs, slopes, strict=True)):
         (own,) = grad(((rank + 1) * (x - mean) ** 3).sum(), x, retain_graph=True)
         misses = {
             _(
@@ -248,17 +239,13 @@ def _is_the_mean(attempt, size):
             "is not."
         )
         yield near_miss(slope, expected[rank].detach(), misses, template, rank=rank)
-    for rank, (_given, _slope, second) in enumerate(answers):
+    for rank, second in enumerate(of_slopes):
         if second is not None and not alike(second, seconds[rank]):
             yield _(
                 "mean and gradient are right. But on rank {rank} the second "
                 "derivative is silently wrong: autograd does not see what `backward` "
                 "sends. Does each sum go through `collectives.all_reduce`?"
             ).format(rank=rank)
-
-
-def _sizes():
-    return {_("with {size} processes").format(size=size): (size,) for size in SIZES}
 
 
 EXERCISE_2 = Exercise(
@@ -290,7 +277,7 @@ EXERCISE_2 = Exercise(
         ),
     ],
     properties=[
-        each(_sizes, _is_the_mean),
+        each_of([(n,) for n in SIZES], _is_the_mean, N_("with {size} processes"))
     ],
     success="each row counts once, and the gradient includes the losses of the other "
     "processes.",
@@ -420,16 +407,17 @@ def _finds(attempt):
                     "the processes answer differently: {names}. Each computes a "
                     "part; compare the sums."
                 ).format(names=", ".join(map(str, given)))
-            if given[0] != where:
-                if where is not None and type(given[0]) is int and 0 <= given[0] < size:
+            answer = given[0]
+            if answer != where:
+                if where is not None and type(answer) is int and 0 <= answer < size:
                     why = _(
                         "The backward of rank {given} is right, up to rounding. Are "
                         "both products summed over the processes?"
-                    ).format(given=given[0])
+                    ).format(given=answer)
                 template = _("where rank {rank} is wrong, it answers {answer}.")
                 if where is None:
                     template = _("where all are right, it answers {answer}.")
-                yield followed(template.format(rank=where, answer=given[0]), _(why))
+                yield followed(template.format(rank=where, answer=answer), _(why))
 
 
 EXERCISE_3 = Exercise(
@@ -548,9 +536,7 @@ EXERCISE_4 = Exercise(
             "the processes wait for each other",
         ),
     ],
-    properties=[
-        each(lambda: {"with 3 processes": (3, None), "with 5": (5, 1)}, _broadcasts)
-    ],
+    properties=[each({"with 3 processes": (3, None), "with 5": (5, 1)}, _broadcasts)],
     success="one arrow from rank 0 to each process, and all of them turned around.",
     hints=(
         "Draw the arrows of a broadcast, and turn them around.",

@@ -12,7 +12,7 @@ import torch
 from helpers.lessons.cuda_on_cpu import emulator, every_architecture
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.numbers import wrong_element
-from helpers.lessons.judge.properties import each, with_zeros
+from helpers.lessons.judge.properties import each_of, with_zeros
 from helpers.lessons.language import N_, _, at, followed
 from helpers.lessons.native import c_and_cpp
 from helpers.lessons.native.triton_kernels import (
@@ -29,18 +29,7 @@ def loads_and_multiply_adds(K, channels, rows):
     return inputs + weights, K * K * rows * channels
 
 
-def _sizes():
-    where = _("with K = {K}, channels = {channels}, rows = {rows}")
-    return {
-        where.format(K=K, channels=channels, rows=rows): (K, channels, rows)
-        for K, channels, rows in (
-            (3, 1, 1),
-            (3, 4, 1),
-            (3, 1, 2),
-            (7, 4, 4),
-            (2, 3, 5),
-        )
-    }
+SIZES = (3, 1, 1), (3, 4, 1), (3, 1, 2), (7, 4, 4), (2, 3, 5)
 
 
 def _as_counted(attempt, K, channels, rows):
@@ -65,8 +54,9 @@ def _as_counted(attempt, K, channels, rows):
             one=loads, other=products
         )
     if products != expected[1]:
-        template = _("{given} multiply-adds, but it makes {expected}.")
-        yield template.format(given=products, expected=expected[1])
+        yield _("{given} multiply-adds, but it makes {expected}.").format(
+            given=products, expected=expected[1]
+        )
     if loads != expected[0]:
         yield _(
             "{given} loads, but it makes {expected}, {inputs} of the input and "
@@ -101,7 +91,11 @@ EXERCISE_1 = Exercise(
         ),
         ({"return inputs + weights, K": "return K"}, "return two numbers, got"),
     ],
-    properties=[each(_sizes, _as_counted)],
+    properties=[
+        each_of(
+            SIZES, _as_counted, N_("with K = {K}, channels = {channels}, rows = {rows}")
+        )
+    ],
     success="with 7 × 7 taps, 4 channels and 4 rows: 0.61 loads per multiply-add, "
     "where the kernel with constants needs 2.",
     hints=(
@@ -184,8 +178,8 @@ def _loads_once(source):
     ]:
         x = with_zeros(channels, n, dtype=torch.float32)
         weight = with_zeros(3, n, dtype=torch.float32, seed=1)
-        arrays = {"x": x, "weight": weight, "y": torch.empty_like(x)}
-        arguments = arrays | {"channels": channels, "n": n}
+        y = torch.empty_like(x)
+        arrays = {"x": x, "weight": weight, "y": y, "channels": channels, "n": n}
         template = (
             _("with 1 channel of {n}")
             if channels == 1
@@ -193,16 +187,20 @@ def _loads_once(source):
         )
         where = template.format(channels=channels, n=n)
         try:
-            options = {
-                "watch": ((0, 0, 0), (2, 0, 0)),
-                "seconds": c_and_cpp.PROCESSOR_SECONDS,
-            }
-            did = emulator.run(source, "taps", blocks, 8, arguments, **options)
+            did = emulator.run(
+                source,
+                "taps",
+                blocks,
+                8,
+                arrays,
+                watch=((0, 0, 0), (2, 0, 0)),
+                seconds=c_and_cpp.PROCESSOR_SECONDS,
+            )
         except emulator.KernelError as error:
             once = _(ONCE) if error.fault == emulator.Fault.WRITTEN_TWICE else None
             yield _refused(error, where, once)
         expected = _in_one_dimension(x.double(), weight.double()).float()
-        yield at(where, wrong_element("y", arrays["y"], expected, 1e-4))
+        yield at(where, wrong_element("y", y, expected, 1e-4))
         reads = [name for action, name, where in did if action == "read"]
         if channels > 1 and "__shared__" in reads:
             yield at(
@@ -303,8 +301,7 @@ def _runs_in_triton(attempt):
     triton = import_triton()
     attempt = getattr(attempt, "fn", attempt)  # with @triton.jit left in
     names = attempt.__globals__
-    if names.get("tl") is None:
-        names["tl"] = triton.language
+    names["tl"] = names.get("tl") or triton.language
     interpreted = not torch.cuda.is_available()
     with mock.patch.dict(os.environ, {"TRITON_INTERPRET": "1"} if interpreted else {}):
         kernel = triton.jit(attempt)
@@ -315,19 +312,19 @@ def _runs_in_triton(attempt):
         (100, 4),
     ):
         # What lies beside the arrays is not zero, and must neither be used nor written.
-        x, y = torch.full((n + 64,), 100.0), torch.full((n + 64,), UNWRITTEN)
-        weight = torch.full((3 * n + 64,), 100.0)
-        x[32 : 32 + n] = torch.arange(1.0, n + 1)
-        weight[32 : 32 + 3 * n] = torch.linspace(1, 2, 3 * n)
-        own = slice(32, 32 + n)
-        expected = _in_one_dimension(x[own], weight[32 : 32 + 3 * n].view(3, n))
-        x, weight, y = x.to(device), weight.to(device), y.to(device)
-        arrays = {"x": x[own], "weight": weight[32 : 32 + 3 * n]}
+        x, weight = torch.arange(1.0, n + 1), torch.linspace(1, 2, 3 * n)
+        expected = _in_one_dimension(x, weight.view(3, n))
+        x, weight = (
+            torch.nn.functional.pad(t, (32, 32), value=100.0).to(device)
+            for t in (x, weight)
+        )
+        y = torch.full((n + 64,), UNWRITTEN, device=device)
+        arrays = {"x": x[32:-32], "weight": weight[32:-32]}
         with (
             watched_loads(arrays) if interpreted else contextlib.nullcontext() as beside
         ):
             try:
-                kernel[(programs,)](x[own], weight[32:], y[32:], n)
+                kernel[(programs,)](x[32:], weight[32:], y[32:], n)
             except Exception:
                 if indexed := re.search(
                     r"\b(x|weight|y)\[", inspect.getsource(attempt)
@@ -344,12 +341,12 @@ def _runs_in_triton(attempt):
             loose = re.search(r"\band\b|& *\w+ *[<>]", inspect.getsource(attempt))
             look = _("Look at that load's mask.")
             yield at(where, followed(beside[0], look, _(PRECEDENCE) if loose else None))
-        if (y[32 + n :] != UNWRITTEN).any() or (y[:32] != UNWRITTEN).any():
-            template = _(
+        if (y[-32:] != UNWRITTEN).any() or (y[:32] != UNWRITTEN).any():
+            wrong = _(
                 "it writes beyond y, which ends at y[{value}]. Look at the store."
-            )
-            yield at(where, template.format(value=n - 1))
-        given = y[own]
+            ).format(value=n - 1)
+            yield at(where, wrong)
+        given = y[32:-32]
         if (given == UNWRITTEN).any():
             i = int((given == UNWRITTEN).int().argmax())
             yield at(where, _("y[{i}] is not written.").format(i=i))
@@ -418,24 +415,30 @@ def _adds_each_row_once(source):
         (100, 5, 3),  # many rows in a block
     ]:
         x = with_zeros(rows, columns, dtype=torch.float32)
-        arrays = {"x": x, "partial": torch.empty(parts, columns)}
-        arguments = arrays | {"rows": rows, "columns": columns}
+        partial = torch.empty(parts, columns)
+        arrays = {"x": x, "partial": partial, "rows": rows, "columns": columns}
         where = _("with {rows} rows of {columns} and {parts} blocks in y").format(
             rows=rows, columns=columns, parts=parts
         )
         try:
-            grid = -(-columns // 32), parts
-            options = {"seconds": c_and_cpp.PROCESSOR_SECONDS, "order": 1}
-            emulator.run(source, "partial_sums", grid, 32, arguments, **options)
+            emulator.run(
+                source,
+                "partial_sums",
+                (-(-columns // 32), parts),
+                32,
+                arrays,
+                seconds=c_and_cpp.PROCESSOR_SECONDS,
+                order=1,
+            )
         except emulator.KernelError as error:
             yield _refused(error, where)
-        given, right = arrays["partial"].sum(0), x.sum(0)
+        given, right = partial.sum(0), x.sum(0)
         if not given.allclose(right, atol=1e-4):
             c = int((given - right).abs().nan_to_num(torch.inf).argmax())
-            template = _(
+            wrong = _(
                 "the parts of column {c} add up to {given:.4g}, but {right:.4g} is right."
-            )
-            yield at(where, template.format(c=c, given=given[c], right=right[c]))
+            ).format(c=c, given=given[c], right=right[c])
+            yield at(where, wrong)
 
 
 EXERCISE_4 = Exercise(

@@ -45,8 +45,9 @@ def _complete(pyproject):
     try:
         packed = packed_by_setuptools(pyproject, FILES)
     except BackendError as error:
-        template = _("keep setuptools as its backend, {right!r}; got {given!r}.")
-        yield template.format(right=BACKEND, given=error.args[0])
+        yield _("keep setuptools as its backend, {right!r}; got {given!r}.").format(
+            right=BACKEND, given=error.args[0]
+        )
     except Exception as error:
         yield _("setuptools cannot read it: {line}").format(line=first_line(error))
     strange = [file for file in packed if file not in WANTED]
@@ -60,13 +61,14 @@ def _complete(pyproject):
     for file in WANTED:
         if file not in packed:
             kind = "package-data" if file != WANTED[0] else "packages"
-            template = _("the wheel lacks `{file}`; it holds {packed}. Look at {kind}.")
             hint = _(
                 "A key is what you import; a pattern is relative to that package's "
                 "folder."
             )
             names = ", ".join(f"`{name}`" for name in packed) or _("nothing")
-            wrong = template.format(file=file, packed=names, kind=kind)
+            wrong = _(
+                "the wheel lacks `{file}`; it holds {packed}. Look at {kind}."
+            ).format(file=file, packed=names, kind=kind)
             yield followed(wrong, hint if "data" in kind else None)
     if strange:
         yield _("the wheel holds `{strange}`, which no user needs.").format(
@@ -124,40 +126,24 @@ MODULES, SO, PYD = ("__init__.py", "data.sorted.json"), "_cpu.abi3.so", "_cpu.py
 LINUX, WINDOWS = "cp311-abi3-manylinux_2_28_x86_64", "cp311-abi3-win_amd64"
 ANY_PYTHON = "py3-none-manylinux_2_28_x86_64"
 FOLDER, OLDER = "lib/_fast.so", "cp311-abi3-manylinux_2_27_x86_64"
-WHEELS = {  # says: files, tags, whether there is a problem
-    N_("a good wheel for Linux"): ((*MODULES, SO), [LINUX], False),
-    N_("a good wheel for Windows"): ((*MODULES, PYD), [WINDOWS], False),
-    N_("a good wheel of Python only"): (MODULES, ["py3-none-any"], False),
-    N_("a good wheel for every Python on Linux"): (
-        (*MODULES, SO),
-        [ANY_PYTHON],
-        False,
-    ),
-    N_("release 1.1 for Linux"): (MODULES, [LINUX], True),
-    N_("release 1.1 for Python 3.12"): (MODULES, ["cp312-cp312-linux_x86_64"], True),
-    N_("release 1.2 for Linux"): ((*MODULES, SO), ["py3-none-any"], True),
-    N_("release 1.2 for Windows"): ((*MODULES, PYD), ["py3-none-any"], True),
-    N_("release 1.2 for Python 2"): ((*MODULES, SO), ["py2-none-any"], True),
-    N_("release 1.2 under abi3"): ((*MODULES, SO), ["cp311-abi3-any"], True),
-    N_("release 1.2 with both tags"): ((*MODULES, SO), [LINUX, "py3-none-any"], True),
-    N_("release 1.2 with both tags, any first"): (
-        (*MODULES, SO),
-        ["py3-none-any", LINUX],
-        True,
-    ),
-    N_("release 1.2 with its library in a folder"): (
-        (*MODULES, FOLDER),
-        ["py3-none-any"],
-        True,
-    ),
-    N_("a good wheel with its library in a folder"): (
-        (*MODULES, FOLDER),
-        [LINUX],
-        False,
-    ),
-    N_("a good wheel with two tags"): ((*MODULES, SO), [LINUX, OLDER], False),
+WHEELS = {  # says: a library besides MODULES, tags, whether there is a problem
+    N_("a good wheel for Linux"): (SO, [LINUX], False),
+    N_("a good wheel for Windows"): (PYD, [WINDOWS], False),
+    N_("a good wheel of Python only"): (None, ["py3-none-any"], False),
+    N_("a good wheel for every Python on Linux"): (SO, [ANY_PYTHON], False),
+    N_("release 1.1 for Linux"): (None, [LINUX], True),
+    N_("release 1.1 for Python 3.12"): (None, ["cp312-cp312-linux_x86_64"], True),
+    N_("release 1.2 for Linux"): (SO, ["py3-none-any"], True),
+    N_("release 1.2 for Windows"): (PYD, ["py3-none-any"], True),
+    N_("release 1.2 for Python 2"): (SO, ["py2-none-any"], True),
+    N_("release 1.2 under abi3"): (SO, ["cp311-abi3-any"], True),
+    N_("release 1.2 with both tags"): (SO, [LINUX, "py3-none-any"], True),
+    N_("release 1.2 with both tags, any first"): (SO, ["py3-none-any", LINUX], True),
+    N_("release 1.2 with its library in a folder"): (FOLDER, ["py3-none-any"], True),
+    N_("a good wheel with its library in a folder"): (FOLDER, [LINUX], False),
+    N_("a good wheel with two tags"): (SO, [LINUX, OLDER], False),
     N_("a good wheel of Python only, with two tags"): (
-        MODULES,
+        None,
         ["py2-none-any", "py3-none-any"],
         False,
     ),
@@ -166,7 +152,8 @@ WHEELS = {  # says: files, tags, whether there is a problem
 
 def _catches(attempt):
     with tempfile.TemporaryDirectory() as folder:
-        for says, (files, tags, bad) in WHEELS.items():
+        for says, (library, tags, bad) in WHEELS.items():
+            files = [*MODULES, library] if library else MODULES
             parts = zip(*(tag.split("-") for tag in tags), strict=True)
             # Of all tags.
             name = "-".join(".".join(dict.fromkeys(part)) for part in parts)
@@ -180,19 +167,18 @@ def _catches(attempt):
                 wheel.writestr("many_scans-1.0.dist-info/WHEEL", head + lines)
             given = attempt(path)
             if not isinstance(given, list):
-                kind = type(given).__name__
                 yield _("it must return a list, got a value of type {kind}.").format(
-                    kind=kind
+                    kind=type(given).__name__
                 )
-            template = _("the package's files are {files}, the tag {tags}")
-            what = template.format(
+            what = _("the package's files are {files}, the tag {tags}").format(
                 files=", ".join(files), tags=listed(tags, last=N_(" and "))
             )
             if bad and not given:
                 yield _("{says} goes through: {what}.").format(says=_(says), what=what)
             if given and not bad:
-                template = _("{says} is refused: {what}. It says: {given}")
-                yield template.format(says=_(says), what=what, given=given[0])
+                yield _("{says} is refused: {what}. It says: {given}").format(
+                    says=_(says), what=what, given=given[0]
+                )
             if not all(
                 isinstance(sentence, str) and sentence.strip() for sentence in given
             ):
@@ -326,7 +312,7 @@ def _keeps_programs_right(schema):
         order = re.search(
             "Non-default positional argument follows default argument", str(error)
         )
-        line = order[0] if order else str(error).strip().splitlines()[0].rstrip(".:")
+        line = order[0] if order else first_line(error).rstrip(".:")
         yield _("PyTorch cannot read it: {line}.").format(line=line)
     if (parsed.name, parsed.overload_name) != (f"{NAMESPACE}::scan", ""):
         yield _(

@@ -83,8 +83,9 @@ def _counts(attempt):
                 "`aten.mm.default`; `aten.mm` is the packet of its overloads."
             ).format(where=where)
         if products.count != right:
-            template = _("{where} it counts {given}; {right} ran.")
-            yield template.format(where=where, given=products.count, right=right)
+            yield _("{where} it counts {given}; {right} ran.").format(
+                where=where, given=products.count, right=right
+            )
 
 
 EXERCISE_1 = Exercise(
@@ -184,13 +185,13 @@ def _multiplies(attempt):
         expected = function(dense)
         yield wrong_outputs(given, expected, what=f"`{name}`")
         if type(given) is not Tensor:
-            template = _("`{name}` is a {kind}, not a plain tensor.")
-            yield template.format(name=name, kind=type(given).__name__)
-        if largest.numbers >= dense.numel():
-            template = _(
-                "`{name}` is right, but it makes a tensor of {numbers:,} numbers."
+            yield _("`{name}` is a {kind}, not a plain tensor.").format(
+                name=name, kind=type(given).__name__
             )
-            yield template.format(name=name, numbers=largest.numbers)
+        if largest.numbers >= dense.numel():
+            yield _(
+                "`{name}` is right, but it makes a tensor of {numbers:,} numbers."
+            ).format(name=name, numbers=largest.numbers)
     r = attempt(u, v).requires_grad_()
     r.detach()
     if not r.requires_grad:
@@ -376,8 +377,9 @@ def _logs(attempt):
         yield wrong_outputs(given.as_subclass(Tensor), call(plain), what=f"`{name}`")
         called = name.split("(")[0].removeprefix("torch.") or "exp"
         if called not in attempt.log:
-            template = _("after `{name}` the log is {log}; `{called}` is missing.")
-            yield template.format(name=name, log=attempt.log, called=called)
+            yield _("after `{name}` the log is {log}; `{called}` is missing.").format(
+                name=name, log=attempt.log, called=called
+            )
         if not isinstance(given, attempt):
             yield _("the result of `{name}` has lost the class.").format(name=name)
 

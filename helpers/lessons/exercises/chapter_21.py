@@ -89,7 +89,7 @@ def _writes(attempt, steps, shapes):
     g = random(*y.shape, seed=9)
     gradients = torch.autograd.grad(y, list(values.values()), g)
     # The first to be known comes first: what is wrong there is wrong in all that follow.
-    right = dict(reversed(list(zip(values, gradients, strict=True))))
+    right = reversed([*zip(values, gradients, strict=True)])
     names = run(steps, inputs) | {"grad_output": g, "torch": torch}
     before = {}
     for line in lines:
@@ -104,7 +104,7 @@ def _writes(attempt, steps, shapes):
             yield _("`{line}` cannot be run: {error}").format(line=line, error=error)
         name = line.partition(" = ")[0]
         before.setdefault(name, []).append(names.get(name))
-    for name, expected in right.items():
+    for name, expected in right:
         given = names.get(f"grad_{name}")
         if not isinstance(given, torch.Tensor):
             yield _("no line makes `grad_{name}`.").format(name=name)
@@ -238,30 +238,22 @@ GATE = [
     ("y", "mul", "silu", "up"),
 ]
 NEEDED = ["x", "v", "w", "gate", "s", "up", "silu"]
-CHOICES = {
-    N_("with nothing but the inputs saved"): (GATE, NEEDED, set()),
-    N_("with everything saved"): (GATE, NEEDED, {"gate", "s", "up", "silu"}),
-    N_("with `gate` saved"): (GATE, NEEDED, {"gate"}),
-    N_("with `s` saved"): (GATE, NEEDED, {"s"}),
-    N_("where backward needs `silu` alone, and `gate` is saved"): (
-        GATE,
-        ["silu"],
-        {"gate"},
-    ),
-    N_("where backward needs `silu` alone, and `silu` is saved"): (
-        GATE,
-        ["silu"],
-        {"silu"},
-    ),
-    N_("where backward needs `up` alone"): (GATE, ["up"], set()),
+CHOICES = {  # what backward needs, what is saved
+    N_("with nothing but the inputs saved"): (NEEDED, set()),
+    N_("with everything saved"): (NEEDED, {"gate", "s", "up", "silu"}),
+    N_("with `gate` saved"): (NEEDED, {"gate"}),
+    N_("with `s` saved"): (NEEDED, {"s"}),
+    N_("where backward needs `silu` alone, and `gate` is saved"): (["silu"], {"gate"}),
+    N_("where backward needs `silu` alone, and `silu` is saved"): (["silu"], {"silu"}),
+    N_("where backward needs `up` alone"): (["up"], set()),
 }
 
 
-def _again(attempt, steps, needed, saved):
-    given = attempt(list(steps), list(needed), set(saved))
+def _again(attempt, needed, saved):
+    given = attempt(list(GATE), list(needed), set(saved))
     if not isinstance(given, list | tuple):
         yield _("the result must be a list of names.")
-    right, given = again(steps, needed, saved), list(given)
+    right, given = again(GATE, needed, saved), list(given)
     for name in right:
         if name not in given:
             yield _(

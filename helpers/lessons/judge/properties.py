@@ -5,6 +5,7 @@ None for what is right. A check ends at the first sentence, so that what comes l
 rely on what came before.
 """
 
+import inspect
 import tracemalloc
 
 import torch
@@ -30,14 +31,23 @@ def with_zeros(*shape, **options):
 
 
 def each(cases, check):
-    """A property: check(attempt, *case) holds for each of {where: case}.
-
-    cases: such a dict, or a function that makes one, where `where` has gaps
-    """
+    """A property: check(attempt, *case) holds for each of {where: case}."""
 
     def sentences(attempt):
-        for where, case in (cases() if callable(cases) else cases).items():
+        for where, case in cases.items():
             yield from (at(_(where), wrong) for wrong in check(attempt, *case))
+
+    return sentences
+
+
+def each_of(cases, check, where):
+    """The same, where `where` has gaps: they are called like the arguments of `check`."""
+    gaps = [*inspect.signature(check).parameters][1:]
+
+    def sentences(attempt):
+        for case in cases:
+            filled = _(where).format(**dict(zip(gaps, case, strict=True)))
+            yield from each({filled: case}, check)(attempt)
 
     return sentences
 
@@ -135,8 +145,9 @@ def keeps_only(what, *inputs):
 
     what: "inputs", "outputs", "inputs and outputs", with "positions" also integers and
           masks.
-    inputs: of a call, large ones.
+    inputs: of a call, large ones; a matrix, if none are given.
     """
+    inputs = inputs or (random(100, 200),)
 
     def sentences(attempt):
         kept, leaves = [], copies(inputs)
