@@ -317,7 +317,8 @@ def inverse(s, f, g, y1, y2):
 
 def _inverts(attempt):
     x1, x2 = random(4, 3), random(4, 3, seed=1)
-    y1 = x1 * torch.exp(4 * x2) + torch.sin(2 * x2)
+    scale, shift = 4 * x2, torch.sin(2 * x2)
+    y1 = x1 * torch.exp(scale) + shift
     y2 = x2 + torch.cos(y1)
     functions = {"s": lambda x: 4 * x, "f": lambda x: torch.sin(2 * x), "g": torch.cos}
     calls = {name: [] for name in functions}  # (argument, result, a copy of it)
@@ -358,7 +359,6 @@ def _inverts(attempt):
                 "x2 is right, but `{name}` was called with another argument than in "
                 "forward."
             ).format(name=name)
-    scale, shift = 4 * x2, torch.sin(2 * x2)
     unscaled = [(y1 - shift) * factor for factor in (1, scale.exp(), 1 / scale, scale)]
     one_term = y1 - shift * torch.exp(-scale)
     misses = {
