@@ -333,6 +333,14 @@ def _called(folder):
     return SEARCH_WORDS["zh" if folder == "zh" else "en"]
 
 
+def _marked(cell):
+    """The text of a cell, with its code in backticks."""
+    cell = cell.deepcopy()
+    for literal in list(cell.findall(nodes.literal)):
+        literal.replace_self(nodes.Text(f"`{literal.astext()}`"))
+    return cell.astext().replace("<wbr>", "")
+
+
 def _rows(builder, document):
     """(text, page, what to do, its page, link, words) of each row of the indexes of chapter 19.
 
@@ -350,15 +358,14 @@ def _rows(builder, document):
     for row in index_rows(doctree):
         link = next(row[2].findall(nodes.reference), None)
         if link:
-            text, cure = row[0].astext(), row[1].astext()
             copied = next(row[1].findall(nodes.reference), None)
-            if copied and copied.astext() != cure:
+            if copied and copied.astext() != row[1].astext():
                 copied = None
-            names = re.sub("[,，] ?", "\n", called.get(plain(text), ""))
+            names = re.sub("[,，] ?", "\n", called.get(plain(row[0].astext()), ""))
             yield (
-                text,
+                _marked(row[0]),
                 address(link),
-                cure.replace("<wbr>", ""),
+                _marked(row[1]),
                 copied and address(copied),
                 link.astext(),
                 row.astext().replace("<wbr>", "").replace("\n", " ") + f"\n{names}",

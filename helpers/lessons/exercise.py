@@ -46,9 +46,10 @@ class Exercise:
     number:      "2.1" is the first of chapter 02
     reference:   a right answer: a class or function, whose source `solution()` shows,
                  or a string
+    name:        by default that of the reference
     stub:        what the notebook's cell holds before anyone touched it, without the
                  check; or {old: new}, what to change in the source of the reference to
-                 get it
+                 get it; by default `def f(…): ...`, as the reference begins
     wrong:       wrong attempts, each ({old: new}, words): what to change in the source
                  of the reference, and words that the verdict on it must hold
     like:        what an attempt must do, written with PyTorch's own operations
@@ -71,9 +72,9 @@ class Exercise:
     """
 
     number: str
-    name: str
     reference: object
-    stub: str | dict[str, str]
+    name: str = ""
+    stub: str | dict[str, str] = ""
     wrong: Iterable[tuple[dict[str, str], str]] = ()
     like: Callable | None = None
     inputs: tuple[Inputs, ...] = ()
@@ -90,6 +91,9 @@ class Exercise:
     hints_given: int = 0
 
     def __post_init__(self):
+        self.name = self.name or getattr(self.reference, "__name__", "")
+        if not self.stub and callable(self.reference):
+            self.stub = self.edited().partition(":\n")[0] + ": ..."
         check_declaration(self)
         KNOWN[self.number] = self
 

@@ -36,6 +36,8 @@ def forget():
     [
         ({"number": 2.1}, "number must be a word"),
         ({"number": "A,1"}, "without a comma, got 'A,1'"),
+        ({"name": ""}, "where the reference has no name"),
+        ({"stub": ""}, "edits {old: new}, got ''"),
         ({"hints": "What is it?"}, "hints must be a tuple of strings"),
         ({"hints": ()}, "hints must be a tuple of strings"),
         ({"inputs": FEED, "like": abs}, "inputs must be a tuple of Inputs"),

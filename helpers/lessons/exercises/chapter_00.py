@@ -18,7 +18,6 @@ class Triple(Function):
 
 EXERCISE_1 = Exercise(
     number="0.1",
-    name="Triple",
     reference=Triple,
     stub={"return 3 * grad_output": "..."},
     wrong=[

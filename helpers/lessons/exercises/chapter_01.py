@@ -118,7 +118,6 @@ class AddConstant(Function):
 
 EXERCISE_1 = Exercise(
     number="1.1",
-    name="AddConstant",
     reference=AddConstant,
     stub="""class AddConstant(Function):
     def __init__(self, constant): ...
@@ -195,7 +194,6 @@ DIMENSIONS = {
 }
 EXERCISE_2 = Exercise(
     number="1.2",
-    name="Transpose",
     reference=Transpose,
     stub="""class Transpose(Function):
     def __init__(self, dim0, dim1): ...
@@ -264,7 +262,6 @@ class SquaredErrorToday(torch.autograd.Function):
 
 EXERCISE_3 = Exercise(
     number="1.3",
-    name="SquaredErrorToday",
     reference=SquaredErrorToday,
     stub="class SquaredErrorToday(torch.autograd.Function): ...",
     wrong=[

@@ -26,7 +26,6 @@ class Square(Function):
 
 EXERCISE_1 = Exercise(
     number="2.1",
-    name="Square",
     reference=Square,
     stub="class Square(Function): ...",
     wrong=[
@@ -121,7 +120,6 @@ PAIRS = Inputs(
 )
 EXERCISE_2 = Exercise(
     number="2.2",
-    name="Multiply",
     reference=Multiply,
     stub="class Multiply(Function): ...",
     wrong=[
@@ -190,7 +188,6 @@ class MinMax(Function):
 
 EXERCISE_3 = Exercise(
     number="2.3",
-    name="MinMax",
     reference=MinMax,
     stub="class MinMax(Function): ...",
     wrong=[
@@ -250,7 +247,6 @@ class Bilinear(Function):
 
 EXERCISE_4 = Exercise(
     number="2.4",
-    name="Bilinear",
     reference=Bilinear,
     stub="class Bilinear(Function): ...",
     wrong=[

@@ -30,7 +30,6 @@ class Power(Function):
 
 EXERCISE_1 = Exercise(
     number="3.1",
-    name="Power",
     reference=Power,
     stub="class Power(Function): ...",
     wrong=[
@@ -114,7 +113,6 @@ def _makes_no_gradient_up(attempt):
 
 EXERCISE_2 = Exercise(
     number="3.2",
-    name="ScaleGradient",
     reference=ScaleGradient,
     stub="class ScaleGradient(Function): ...",
     wrong=[
@@ -189,7 +187,6 @@ def _lets_go_of_the_output(attempt):
 
 EXERCISE_3 = Exercise(
     number="3.3",
-    name="Tanh",
     reference=Tanh,
     stub={
         "        ctx.save_for_backward(result)\n": "",

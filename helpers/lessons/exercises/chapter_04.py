@@ -30,7 +30,6 @@ class Sigmoid(Function):
 
 EXERCISE_1 = Exercise(
     number="4.1",
-    name="Sigmoid",
     reference=Sigmoid,
     stub="class Sigmoid(Function): ...",
     wrong=[
@@ -89,7 +88,6 @@ def _is_written_by_hand(attempt):
 
 EXERCISE_2 = Exercise(
     number="4.2",
-    name="LogSumExp",
     reference=LogSumExp,
     stub="class LogSumExp(Function): ...",
     wrong=[

@@ -34,7 +34,6 @@ class Sinh(Function):
 
 EXERCISE_1 = Exercise(
     number="5.1",
-    name="Sinh",
     reference=Sinh,
     stub="class Sinh(Function): ...",
     wrong=[
@@ -155,9 +154,7 @@ def _multiplies(attempt):
 
 EXERCISE_2 = Exercise(
     number="5.2",
-    name="hvp",
     reference=hvp,
-    stub="def hvp(f, x, v): ...",
     wrong=[
         ({"(first * v).sum()": "first @ v"}, "for x of shape (2, 3)"),
         (
@@ -209,7 +206,6 @@ class SiLU(Function):
 
 EXERCISE_3 = Exercise(
     number="5.3",
-    name="SiLU",
     reference=SiLU,
     stub={
         "        sigmoid = torch.sigmoid(x)\n": "",
@@ -317,7 +313,6 @@ class LogGamma"""
 SLOPE = "Polygamma.apply(x, 0)"
 EXERCISE_4 = Exercise(
     number="5.4",
-    name="LogGamma",
     reference=LogGamma,
     stub="class LogGamma(Function): ...",
     wrong=[

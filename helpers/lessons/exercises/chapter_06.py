@@ -40,7 +40,6 @@ def _reserves_the_name(attempt):
 
 EXERCISE_1 = Exercise(
     number="6.1",
-    name="Scale",
     reference=Scale,
     stub="class Scale(nn.Module): ...",
     wrong=[
@@ -102,7 +101,6 @@ class Center(nn.Module):
 
 EXERCISE_2 = Exercise(
     number="6.2",
-    name="Center",
     reference=Center,
     stub="class Center(nn.Module): ...",
     wrong=[
@@ -242,7 +240,6 @@ def _in_one_line(error):
 
 EXERCISE_3 = Exercise(
     number="6.3",
-    name="Dense",
     reference=Dense,
     stub="""class Dense(nn.Module):
     def __init__(self, in_features, out_features):

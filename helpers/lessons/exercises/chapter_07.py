@@ -280,9 +280,7 @@ def _as_autograd_says(attempt, groups, K, C, H, W, n, g, h, w):
 
 EXERCISE_2 = Exercise(
     number="7.2",
-    name="grad_weight_at",
     reference=grad_weight_at,
-    stub="def grad_weight_at(grad_output, x, n, g, h, w, groups, K): ...",
     wrong=[
         ({"(g + 1) * channels": "g * channels + 1"}, "holds one channel of the group"),
         (
@@ -389,10 +387,7 @@ def _plain(value):
 
 EXERCISE_3 = Exercise(
     number="7.3",
-    name="output_pixel",
     reference=output_pixel,
-    stub="def output_pixel(y, x, i, j, out_height, out_width, stride, padding, "
-    "dilation): ...",
     wrong=[
         ({"y + padding": "y", "x + padding": "x"}, "reads the input pixel (-1, -1)"),
         (

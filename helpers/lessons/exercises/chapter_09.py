@@ -112,9 +112,7 @@ WINDOWS = (  # elements, size, step, dtype
 NEW = "x.new_empty(count, size)"
 EXERCISE_1 = Exercise(
     number="9.1",
-    name="fake_windows",
     reference=fake_windows,
-    stub="def fake_windows(x, size, step): ...",
     wrong=[
         (
             {NEW: "torch.empty(count, size, dtype=x.dtype)"},
@@ -240,7 +238,6 @@ LEAVES_TORCH = {
 }
 EXERCISE_2 = Exercise(
     number="9.2",
-    name="make_soft_threshold",
     reference=make_soft_threshold,
     stub=MUTATES | ALIASES | PROMISES | LEAVES_TORCH,
     wrong=[
@@ -308,7 +305,6 @@ def _compiles(attempt):
 FACTOR = "(limit / norm.clamp(min=limit))"
 EXERCISE_3 = Exercise(
     number="9.3",
-    name="clip_by_norm",
     reference=clip_by_norm,
     stub="""def clip_by_norm(x, limit):
     norm = x.norm()

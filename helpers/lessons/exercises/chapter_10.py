@@ -63,7 +63,6 @@ class Squash(Function):
 
 EXERCISE_1 = Exercise(
     number="10.1",
-    name="Squash",
     reference=Squash,
     stub="""class Squash(Function):
     @staticmethod
@@ -184,7 +183,6 @@ def _saves_in_one_order(attempt):
 RULE = "a_tangent * b + a * b_tangent"
 EXERCISE_2 = Exercise(
     number="10.2",
-    name="Multiply",
     reference=Multiply,
     stub={
         "        ctx.save_for_forward(*inputs)\n": "",
@@ -364,7 +362,6 @@ def _unlike(f, like, rule, batches, where):
 
 EXERCISE_3 = Exercise(
     number="10.3",
-    name="Matmul",
     reference=Matmul,
     stub=without_rule(Matmul),
     wrong=[
@@ -456,7 +453,6 @@ def _calls_apply(attempt):
 
 EXERCISE_4 = Exercise(
     number="10.4",
-    name="Take",
     reference=Take,
     stub=without_rule(Take),
     wrong=[

@@ -30,7 +30,6 @@ class RowDot(Function):
 
 EXERCISE_1 = Exercise(
     number="11.1",
-    name="RowDot",
     reference=RowDot,
     stub={"grad_output * b, grad_output * a": "grad_output * a, grad_output * b"},
     wrong=[
@@ -74,7 +73,6 @@ class Delay(Function):
 
 EXERCISE_2 = Exercise(
     number="11.2",
-    name="Delay",
     reference=Delay,
     stub={"grad_x[:-1] = grad_output[1:]": "grad_x[1:] = grad_output[:-1]"},
     wrong=[
@@ -125,7 +123,6 @@ def _centers_columns(attempt):
 
 EXERCISE_3 = Exercise(
     number="11.3",
-    name="CenterRows",
     reference=CenterRows,
     stub={" - grad_output.mean(1, keepdim=True)": ""},
     wrong=[
@@ -186,7 +183,6 @@ def _minds_the_index(attempt):
 
 EXERCISE_4 = Exercise(
     number="11.4",
-    name="LookUp",
     reference=LookUp,
     stub={
         "return grad_table.index_put_((index,), grad_output, accumulate=True), None": "grad_table[index] = grad_output\n        return grad_table, None"
@@ -243,7 +239,6 @@ class LogCosh(Function):
 
 EXERCISE_5 = Exercise(
     number="11.5",
-    name="LogCosh",
     reference=LogCosh,
     stub={
         " * torch.tanh(x)": ".mul_(ctx.slope)",
@@ -396,7 +391,6 @@ def _reviewed(attempt):
 
 EXERCISE_6 = Exercise(
     number="11.6",
-    name="review",
     reference=review,
     stub="""def review():
     return dict.fromkeys(["Mish", "RowMax", "Sine", "Drop", "Unit"], ...)""",

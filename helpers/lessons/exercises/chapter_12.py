@@ -147,7 +147,6 @@ MASK = "mask = (torch.rand(x.shape) >= p).to(x) / (1 - p)"
 BACKWARD = "Dropout.thinned(grad_output, ctx.p, ctx.seed)"
 EXERCISE_1 = Exercise(
     number="12.1",
-    name="Dropout",
     reference=Dropout,
     stub="class Dropout(Function): ...",
     wrong=[
@@ -265,7 +264,6 @@ SUMMED = """        for part in weight.split(size):
 STEEP = torch.tensor([-14.0, 0.0, 14.0])[:, None] + random(3, 5)
 EXERCISE_2 = Exercise(
     number="12.2",
-    name="LogSumExp",
     reference=LogSumExp,
     stub="class LogSumExp(Function): ...",
     wrong=[
@@ -377,9 +375,7 @@ def _inverts(attempt):
 
 EXERCISE_3 = Exercise(
     number="12.3",
-    name="inverse",
     reference=inverse,
-    stub="def inverse(s, f, g, y1, y2): ...",
     wrong=[
         ({"return x1, x2": "return x2, x1"}, "x1 and x2 are exchanged"),
         (

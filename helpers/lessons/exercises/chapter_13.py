@@ -59,9 +59,7 @@ def _is_exact(attempt):
 
 EXERCISE_1 = Exercise(
     number="13.1",
-    name="quantise",
     reference=quantise,
-    stub="def quantise(x, low, high): ...",
     wrong=[
         (
             {"return step - (smooth.detach() - smooth)": "return torch.round(smooth)"},
@@ -138,7 +136,6 @@ def _triangle(u):
 
 EXERCISE_2 = Exercise(
     number="13.2",
-    name="TriangleSpike",
     reference=TriangleSpike,
     stub="class TriangleSpike(Function): ...",
     wrong=[
@@ -265,7 +262,6 @@ def _is_the_root(attempt):
 
 EXERCISE_3 = Exercise(
     number="13.3",
-    name="NewtonSqrt",
     reference=NewtonSqrt,
     stub="class NewtonSqrt(Function): ...",
     wrong=[
@@ -351,9 +347,7 @@ def _weights_each_draw(attempt):
 
 EXERCISE_4 = Exercise(
     number="13.4",
-    name="reinforce",
     reference=reinforce,
-    stub="def reinforce(costs, log_probs): ...",
     wrong=[
         ({"(costs - others)": "costs"}, "has no baseline"),
         (

@@ -100,7 +100,6 @@ TEAMS = (3, 2, 4, None), (5, 4, 1, None), (5, 1, 3, 1)
 
 EXERCISE_1 = Exercise(
     number="14.1",
-    name="AllGather",
     reference=AllGather,
     stub={
         "        return "
@@ -250,9 +249,7 @@ def _is_the_mean(attempt, size):
 
 EXERCISE_2 = Exercise(
     number="14.2",
-    name="mean_of_all",
     reference=mean_of_all,
-    stub="def mean_of_all(x): ...",
     wrong=[
         (
             {"return total / count": "return x.mean(0)"},
@@ -422,9 +419,7 @@ def _finds(attempt):
 
 EXERCISE_3 = Exercise(
     number="14.3",
-    name="wrong_rank",
     reference=wrong_rank,
-    stub="def wrong_rank(function, x): ...",
     wrong=[
         (
             {" * (dist.get_rank() == rank)": " * 1"},
@@ -514,7 +509,6 @@ def _broadcasts(attempt, size, silent):
 
 EXERCISE_4 = Exercise(
     number="14.4",
-    name="Broadcast",
     reference=Broadcast,
     stub={
         """

@@ -74,9 +74,7 @@ def _refused(error, where, *more):
 
 EXERCISE_1 = Exercise(
     number="15.1",
-    name="loads_and_multiply_adds",
     reference=loads_and_multiply_adds,
-    stub="def loads_and_multiply_adds(K, channels, rows): ...",
     wrong=[
         ({"K * (rows + K - 1) * channels": "K * K * rows * channels"}, "rows = 2"),
         (
@@ -357,9 +355,7 @@ def _runs_in_triton(attempt):
 
 EXERCISE_3 = Exercise(
     number="15.3",
-    name="involution_1d",
     reference=involution_1d,
-    stub="def involution_1d(x, weight, y, n): ...",
     wrong=[
         ({"mask=mine & (i > 0)": "mask=mine"}, "with n = 5: "),
         (

@@ -188,9 +188,7 @@ def _catches(attempt):
 
 EXERCISE_2 = Exercise(
     number="16.2",
-    name="problems",
     reference=problems,
-    stub="def problems(wheel): ...",
     wrong=[
         (
             {'if tag.endswith("-any") and libraries': "if False"},

@@ -72,9 +72,7 @@ def _casts(attempt, dtype, enabled):
 
 EXERCISE_1 = Exercise(
     number="17.1",
-    name="product",
     reference=product,
-    stub="def product(x, weight): ...",
     wrong=[
         (
             {"if torch.is_autocast_enabled(x.device.type):": "if False:"},
@@ -189,9 +187,7 @@ def _follows(attempt):
 
 EXERCISE_2 = Exercise(
     number="17.2",
-    name="update",
     reference=update,
-    stub="def update(scale, streak, finite, interval): ...",
     wrong=[
         ({"scale / 2, 0": "scale // 2, 0"}, "when no gradient is finite"),
         (
@@ -264,9 +260,7 @@ def _rounds(attempt):
 
 EXERCISE_3 = Exercise(
     number="17.3",
-    name="round_randomly",
     reference=round_randomly,
-    stub="def round_randomly(x, step): ...",
     wrong=[
         (
             {"torch.floor(x / step + torch.rand_like(x))": "torch.round(x / step)"},
@@ -342,7 +336,6 @@ def _survives(attempt):
 
 EXERCISE_4 = Exercise(
     number="17.4",
-    name="MeanSquare",
     reference=MeanSquare,
     stub="class MeanSquare(Function): ...",
     wrong=[

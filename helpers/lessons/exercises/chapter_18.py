@@ -90,7 +90,6 @@ def _counts(attempt):
 
 EXERCISE_1 = Exercise(
     number="18.1",
-    name="Products",
     reference=Products,
     stub="class Products(TorchDispatchMode):\n    count = 0\n    ...  # yours",
     wrong=[
@@ -227,7 +226,6 @@ def _refuses(attempt):
 
 EXERCISE_2 = Exercise(
     number="18.2",
-    name="RankOne",
     reference=RankOne,
     stub="""class RankOne(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # results keep their own type
@@ -313,9 +311,7 @@ def _moves(attempt):
 
 EXERCISE_3 = Exercise(
     number="18.3",
-    name="lerp_",
     reference=lerp_,
-    stub="def lerp_(d, end, weight): ...",
     wrong=[
         ({"d.elements.lerp_(": "d.elements.lerp("}, "nothing moves"),
         (
@@ -407,7 +403,6 @@ def _is_trained(attempt):
 
 EXERCISE_4 = Exercise(
     number="18.4",
-    name="Logged",
     reference=Logged,
     stub="class Logged(Tensor):\n    log = []  # the names of functions, as they are "
     "called\n    ...  # yours",

@@ -87,9 +87,7 @@ def _merges(attempt, scores):
 
 EXERCISE_1 = Exercise(
     number="20.1",
-    name="merge",
     reference=merge,
-    stub="def merge(one, other): ...",
     wrong=[
         ({"c1 * z1 + c2 * z2, c1 * o1 + c2 * o2": "z1 + z2, o1 + o2"}, "`z` adds sums"),
         ({"c1 * o1 + c2 * o2": "o1 + o2"}, "`o` adds sums"),
@@ -219,9 +217,7 @@ def _uses_lse(attempt):
 
 EXERCISE_2 = Exercise(
     number="20.2",
-    name="attention_backward",
     reference=attention_backward,
-    stub="def attention_backward(grad_output, q, k, v, hidden, out, lse): ...",
     called=_with_its_forward,
     wrong=[
         ({" - (grad_output * out).sum(-1, keepdim=True)": ""}, "lacks `D`"),
@@ -331,7 +327,6 @@ def _holds_far_numbers(attempt):
 
 EXERCISE_3 = Exercise(
     number="20.3",
-    name="LogSoftmax",
     reference=LogSoftmax,
     stub="class LogSoftmax(Function): ...",
     wrong=[

@@ -125,9 +125,7 @@ def _writes(attempt, steps, shapes):
 
 EXERCISE_1 = Exercise(
     number="21.1",
-    name="write_backward",
     reference=write_backward,
-    stub="def write_backward(steps, rules): ...",
     wrong=[
         (
             {
@@ -197,9 +195,7 @@ def _drops(attempt):
 
 EXERCISE_2 = Exercise(
     number="21.2",
-    name="may_drop",
     reference=may_drop,
-    stub="def may_drop(g, b, shape): ...",
     wrong=[
         ({"torch.broadcast_shapes(g, b) == tuple(shape)": "True"}, "too little"),
         (
@@ -274,9 +270,7 @@ def _again(attempt, needed, saved):
 
 EXERCISE_3 = Exercise(
     number="21.3",
-    name="again",
     reference=again,
-    stub="def again(steps, needed, saved): ...",
     wrong=[
         ({" and y not in saved": ""}, "need not be computed again"),
         ({"            wanted.update(arguments)\n": ""}, "is missing"),

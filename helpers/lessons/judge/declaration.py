@@ -47,12 +47,15 @@ STRING = "a string", _is_string
 FUNCTIONS = "a tuple of functions (of one with a comma)", _each(callable)
 FIELDS = {  # by name: what it must be, and whether it is
     "number": ('a word such as "A.1", without a comma', _is_word),
-    "name": STRING,
+    "name": (
+        "a string, where the reference has no name",
+        lambda value: value and _is_string(value),
+    ),
     "success": STRING,
     "explanation": STRING,
     "stub": (
         "a string, or edits {old: new}",
-        lambda value: _is_string(value) or _are_edits(value),
+        lambda value: value and (_is_string(value) or _are_edits(value)),
     ),
     "hints": (
         "a tuple of strings (of one with a comma)",
