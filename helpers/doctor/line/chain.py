@@ -585,7 +585,12 @@ class Search:
         if is_flat(self.events[key]):
             return None
         name = self.name(key)
-        for target in (*self.targets(self.events[key]), *self.next_sums(name)):
+        # One value may be the gradient of several locals, and a part of others.
+        targets = sorted(
+            self.targets(self.events[key]),
+            key=lambda t: (t.uses is not None, not (name and self.is_mate(name, t))),
+        )
+        for target in (*targets, *self.next_sums(name)):
             if self.holds(key, target):
                 if name and target.uses:
                     self.sums[name] = target
@@ -706,7 +711,8 @@ class Search:
             right = target.of(record, value)
             size = right.norm() ** 2
             factor = (torch.vdot(right.flatten(), value.flatten()) / size).item()
-            if not factor or not alike(value, factor * right):
+            is_right = alike(value, right)  # in this run, if not in others
+            if not factor or is_right or not alike(value, factor * right):
                 return None
             found.append(factor)
         if abs(found[0] - found[1]) > 1e-6 * abs(found[0]):

@@ -6,6 +6,7 @@ of what the doctor says of the first local that is wrong.
 
 import torch
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from .case import HEALTHY, broken, draw, with_a_slip
@@ -209,6 +210,58 @@ paths(
             "derivative-wrong",
             "",
             "`reversed(states)` stood in place of `states`",
+        ),
+    ],
+)
+
+
+class Leaky(Function):
+    """States that keep a share of themselves, and move towards v.
+
+    The gradient of `state` is also a part of that of `kept`.
+    """
+
+    @staticmethod
+    def forward(ctx, keep, v):
+        state, states = torch.zeros_like(v[0]), []
+        for t in range(len(v)):
+            kept = keep[t] * state
+            gap = torch.tanh(v[t] - kept)
+            state = kept + gap
+            states.append(state)
+        ctx.save_for_backward(keep, v)
+        return torch.stack(states)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        keep, v = ctx.saved_tensors
+        d_keep, d_v, before = torch.zeros_like(keep), torch.zeros_like(v), [0 * v[0]]
+        for t in range(len(v) - 1):
+            kept = keep[t] * before[-1]
+            before.append(kept + torch.tanh(v[t] - kept))
+        d_state = torch.zeros_like(v[0])
+        for t in reversed(range(len(v))):
+            d_state = d_state + g[t]
+            slope = 1 - torch.tanh(v[t] - keep[t] * before[t]) ** 2
+            d_v[t] = d_state * slope
+            d_kept = d_state - d_state * slope
+            d_keep[t] = d_kept * before[t]
+            d_state = keep[t] * d_kept
+        return d_keep, d_v
+
+
+paths(
+    Leaky,
+    lambda: draw((3, 4), (3, 4)),
+    [
+        (
+            "d_kept = d_state - d_state * slope",
+            "d_kept = d_state",
+            "gradient-wrong",
+            "",
+            "`d_state - d_v[t]` stood in place of `d_state`",
+            "for `v` is wrong, too",
         ),
     ],
 )
