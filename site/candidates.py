@@ -191,6 +191,10 @@ def front_attempt(folder):
             verdict = given.judge(given.made_of(given.edited({RIGHT: line})))
             assert verdict.mark == "✗", line
             cause = without_numbers(verdict.message)
+            for _x, _g, where, _key in cases():  # which is said before it
+                cause = (
+                    re.sub(f"^{re.escape(where)}[:：] ?", "", cause) if where else cause
+                )
             wrong.append({"line": line, "names": names, "why": cause})
         for line, said in WHY.items():
             wrong.append({"line": line, "names": names, "why": said[folder]})

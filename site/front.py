@@ -70,13 +70,14 @@ WORDS = {
         "x = {x} it is {right}, and your line gives {value}.",
         "narrow": "Right at all inputs in float64. In float32, which the curve shows, it is "
         "{value} at x = {x}.",
+        "single": "Right in float32, to its rounding. In float64, {said}",
         "own": "PyTorch's own `F.softplus` has no nan, but above 20 its second derivative is 0.",
         "repaired": "Chapter 00 writes this Function, and shows where autograd is wrong "
         "without a nan.",
         "for_whom": "For people who train models, and need a gradient that PyTorch lacks, gets "
         "wrong, or computes at too high a cost in memory.",
         "start": "Start with chapter 00",
-        "facts": "{chapters} chapters, printed outputs tested on torch {torch}",
+        "facts": "{chapters} chapters, printed outputs tested on torch {torch}; BSD-3-Clause",
         "doors": ("New here", "I have an error, or a task", "I need a kernel"),
         "new": "You need Python, tensors and `loss.backward()`, but no GPU.",
         "kernels": ["Write it in CUDA", "Write it in C++", "Write it in C", "Write it in Triton",
@@ -132,12 +133,13 @@ WORDS = {
         "在 x = {x} 处应为 {right}，而你这一行得到 {value}。",
         "narrow": "在 float64 的所有输入上都正确。但曲线画的是 float32，"
         "在 x = {x} 处它是 {value}。",
+        "single": "在 float32 下正确，只差舍入误差。但在 float64 下，{said}",
         "own": "PyTorch 自带的 `F.softplus` 不会出现 nan，但在 20 以上，它的二阶导数是 0。",
         "repaired": "第 00 章写出这个 Function，并指出 autograd 在哪里没有 nan 也会出错。",
         "for_whom": "如果你在训练模型，而 PyTorch 没有你要的梯度，或者算得不对、占用的内存太多，"
         "这门课程就是为你准备的。",
         "start": "从第 00 章开始",
-        "facts": "{chapters} 章，打印出的结果都在 PyTorch {torch} 上测试过",
+        "facts": "{chapters} 章，打印出的结果都在 PyTorch {torch} 上测试过；BSD-3-Clause 许可",
         "doors": ("第一次来", "遇到报错，或有事要做", "要写核函数"),
         "new": "你需要会用 Python、张量和 `loss.backward()`，不需要 GPU。",
         "kernels": ["用 CUDA 写", "用 C++ 写", "用 C 写", "用 Triton 写", "让它更快",

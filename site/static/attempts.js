@@ -161,7 +161,7 @@ const attempts = (() => {
     const asked = JSON.parse(form.dataset.asked), field = form.querySelector("input");
     const answer = () => {
       spell(form.querySelector("output"), ""); // no old verdict stays
-      const found = judged(field.value, asked), [mark, said] = told(field.value, found[0]) || found;
+      const found = judged(field.value, asked), [mark, said] = told(field.value, ...found) || found;
       spell(form.querySelector("output"), `${mark} ${said[0].toUpperCase()}${said.slice(1)}`);
       form.querySelector("output").dataset.mark = mark; // has its colour
     };

@@ -40,7 +40,7 @@ const setUpSlope = front => {
     front.querySelector(".plot").classList.toggle("told", seen > 88);
   };
   slider.addEventListener("input", show);
-  const draw = (line, mark) => {
+  const draw = (line, mark, said) => {
     const slopes = inFloat32(line, RANGE), halved = inFloat32(line, RANGE, 0.5);
     let path = "", pen = "M";
     for (const [n, y] of (slopes ?? []).entries()) {
@@ -55,8 +55,13 @@ const setUpSlope = front => {
     const away = x => Math.abs(x - slider.value);
     // the slider goes where the line is seen failing, or where only a right one goes on
     slider.value = wrong.length ? wrong.reduce((near, x) => away(x) < away(near) ? x : near) : slopes ? 100 : slider.value;
+    const at = Math.round(/x = (-?[\d.]+)/.exec(mark === "✗" ? said : "")?.[1] ?? NaN); // or where the sentence looks
+    if (wrong.includes(at)) slider.value = at;
     show();
     if (!slopes) return null;
+    const near = (some, right) => some?.every((y, n) => Math.abs(y - right[n]) <= 1e-6 * right[n]);
+    if (mark === "✗" && near(slopes, RIGHT) && near(far, RIGHT_BEYOND) && near(halved, RIGHT.map(y => y / 2)))
+      return ["○", filled(form.dataset.single, { said })];
     // in float32, the smallest slopes may be lost on the way: near 1e-9, or near 1e-26
     for (const x of mark !== "✗" && !wrong.length ? [-20, -60] : []) {
       const [[value], [right]] = [line, LINES.ours].map(one => inFloat32(one, [x]));
@@ -73,7 +78,7 @@ const setUpSlope = front => {
     return mark !== "✗" && from !== undefined && ["○", told(form.dataset.narrow)];
   };
   show();
-  attempts.setUp(form, "attempt front", (line, mark) => draw(line.trim().replace(/^return\b/, "").trim(), mark));
+  attempts.setUp(form, "attempt front", (line, ...found) => draw(line.trim().replace(/^return\b/, "").trim(), ...found));
 };
 
 // English words without their endings, pairs of Chinese characters. What says nothing, the endings

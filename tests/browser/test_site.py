@@ -326,6 +326,7 @@ def test_the_front_page_is_alive(page, site, folder, name):
         ("torch.exp(x) / (1 + torch.exp(x))", "grad_output"),  # wrong below 88, too
         (f"grad_output * {late}", "float32"),  # nan there alone
         ("grad_output * torch.exp(x / 2) / (2 * torch.cosh(x / 2))", "x = 200"),
+        ("grad_output * torch.sigmoid(x.clamp(max=20))", "○"),  # wrong in float64 alone
         ("grad_output.detach()", "○"),
         ("return grad_output / (1 + torch.exp(-x))", "✓"),
     ):

@@ -55,7 +55,10 @@ def test_what_is_found(case, chinese):
     report = case.examine(**case.options)
     said = [line for finding in report.findings for line in finding.lines()]
     said = "\n".join(map(words.finished, [*said, *what_was(report.judged)]))
-    assert not list(english(said)), said
+    found = list(english(said))
+    assert not found, (
+        f"{found} is English: translate it, or put code into backticks\n{said}"
+    )
     assert not BLANK.search(said) and not BESIDE_CODE.search(said), said
 
 
