@@ -870,6 +870,50 @@ for dtype in SIXTEEN:
     case("low-precision", few, "of `x`", "of `y`", name=f"1.1 in {dtype}")(OfSixteen)
 
 
+# --- what several wrong gradients go through ------------------------------------------
+
+
+def labelled():
+    return *draw((6, 3), (5, 3)), torch.tensor([1, -1, 4, -1, 2, 0])
+
+
+THROUGH = "all that is wrong goes through `d_y` (line"
+
+
+@case(
+    "partly-right gradient-wrong",
+    labelled,
+    THROUGH,
+    never=("`rows` (line",),
+    lines=True,
+)
+class EachHalf(Function):
+    """Backward forgets which rows have no label."""
+
+    @staticmethod
+    def forward(ctx, x, w, label):
+        ctx.save_for_backward(x, w, label)
+        total = x.new_zeros(())
+        for start in (0, 3):
+            rows = slice(start, start + 3)
+            y = x[rows] @ w.T
+            total = total + (y.logsumexp(-1) * (label[rows] >= 0)).sum()
+        return total
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w, label = ctx.saved_tensors
+        d_x = torch.zeros_like(x)
+        d_w = torch.zeros_like(w)
+        for start in (0, 3):
+            rows = slice(start, start + 3)
+            y = x[rows] @ w.T
+            d_y = g * y.softmax(-1)
+            d_x[rows] = d_y @ w
+            d_w = d_w + d_y.T @ x[rows]
+        return d_x, d_w, None
+
+
 # --- on a manifold ----------------------------------------------------------------------
 
 

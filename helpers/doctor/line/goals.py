@@ -290,13 +290,17 @@ def common(subject, wrong):
 
 
 def names_in(node, way):
-    """The names that are read, or stored, also by an index."""
-    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    """The names that are read; or stored, also in a part."""
     if way is ast.Load:
-        return names
-    targets = getattr(node, "targets", None) or [node.target]
-    parts = [n for t in targets for n in ast.walk(t)]
-    return {n.id for n in parts if isinstance(n, ast.Name)} & names
+        return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    found, targets = set(), [*(getattr(node, "targets", None) or [node.target])]
+    while targets:
+        target = targets.pop()
+        targets += getattr(target, "elts", [])
+        while isinstance(target, (ast.Subscript, ast.Starred, ast.Attribute)):
+            target = target.value
+        found |= {target.id} if isinstance(target, ast.Name) else set()
+    return found
 
 
 # --- which functions ------------------------------------------------------------------
