@@ -29,7 +29,7 @@ class Softplus(Function):
 
 
 RIGHT = "grad_output * torch.sigmoid(x)"
-WRONG = [  # what people write; the judge says what is wrong with each
+WRONG = [  # what people write, with what the judge says; the first stands in the field
     "grad_output * torch.exp(x) / (1 + torch.exp(x))",
     "torch.sigmoid(x)",
     "torch.exp(x) / (1 + torch.exp(x))",

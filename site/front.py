@@ -15,15 +15,17 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from candidates import Softplus, front_attempt
+from candidates import WRONG, Softplus, front_attempt
 from docutils import nodes
 from exercises import speaking
 from search import WORDS as SEARCH_WORDS
 from search import plain
 from search import rows as index_rows
+from torch.autograd import Function
 
 from helpers.derive import derive
-from helpers.lessons.cases import PATIENTS
+from helpers.doctor import examine
+from helpers.lessons.judge.source import made_of
 
 ROOT = Path(__file__).parents[1]
 ADDRESS = os.environ.get("GITHUB_REPOSITORY")  # unknown to a local build
@@ -54,14 +56,13 @@ WORDS = {
         "code to copy into your project.",
         "ask": "1. Where does autograd stop?",
         "of_what": "This is the slope of softplus, log(1 + exp(x)), in float32.",
-        "slide": " On the right, it ends in nan. Slide x.",
+        "slide": " Slide x.",
         "names": {"value": "log(1 + exp(x))", "theirs": "its slope, by autograd",
                   "ours": "its slope, by the course's backward"},
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends at 88.7, ours goes "
         "on at 1",
         "write": "2. Write the last line.",
-        "on_paper": "On paper, the slope is `torch.exp(x) / (1 + torch.exp(x))`. Write it so that "
-        "it is right at x = 100, too.",
+        "on_paper": "This one is right on paper. Write one that is right at x = 100, too.",
         "overflow": "Right up to x = {last}. Above, a step of your line is inf in float32, and "
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
@@ -117,14 +118,13 @@ WORDS = {
         "并附有经过测试、可以复制到你的项目里的代码。",
         "ask": "1. autograd 到哪里就不行了？",
         "of_what": "这是 softplus，即 log(1 + exp(x))，在 float32 下的斜率。",
-        "slide": "往右走，它会变成 nan。拖动 x 看看。",
+        "slide": "拖动 x 看看。",
         "names": {"value": "log(1 + exp(x))", "theirs": "autograd 算出的斜率",
                   "ours": "课程的 backward 算出的斜率"},
         "drawn": "log(1 + exp(x)) 在 −20 到 120 之间的斜率：autograd 的曲线在 88.7 处中断，"
         "自己写的 backward 一直保持为 1",
         "write": "2. 最后一行由你来写。",
-        "on_paper": "在纸上推导，斜率是 `torch.exp(x) / (1 + torch.exp(x))`。"
-        "请写成在 x = 100 处也正确的形式。",
+        "on_paper": "现在这一行，在纸上推导是对的。请写一行在 x = 100 处也正确的。",
         "overflow": "到 x = {last} 为止都正确。再往上，你这一行里有一步在 float32 下成了 inf，"
         "梯度就成了 {value}。请换一种不会溢出的写法。",
         "check": "检查",
@@ -292,15 +292,33 @@ def _kernels(builder, folder, cards):
         yield f"{page}#{_section(_first(found, heading, document))['ids'][0]}"
 
 
-def _use(builder, folder):
-    """How the doctor is called, and what it says of one of its patients, as HTML."""
+class SwiGLU(Function):
+    @staticmethod
+    def forward(ctx, gate, up):
+        ctx.save_for_backward(gate, up)
+        act = gate * torch.sigmoid(gate)
+        return act * up
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        gate, up = ctx.saved_tensors
+        s = torch.sigmoid(gate)
+        d_act = grad_output * up
+        d_gate = d_act * s
+        return d_gate, grad_output * gate * s
+
+
+def _examined(builder, folder):
+    """A wrong Function, and what the doctor prints of it, as HTML."""
+    code = inspect.getsource(SwiGLU)
+    names = {"torch": torch, "Function": Function}  # its lines are counted from 1
+    wrong = made_of(code, names, "SwiGLU")
+    gate = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(3, 4)
     with speaking(folder):
-        error = str(PATIENTS["TransposedWeight"].examine()).splitlines()[1].strip()
-    code = (
-        "from helpers.doctor import examine\n"
-        f"print(examine(MyFunction.apply, x, weight))\n# {error}"
-    )
-    return _highlighted(builder, code)
+        report = examine(wrong.apply, gate.requires_grad_(), gate.cos().detach())
+        printed = str(report)
+    call = "\nprint(examine(SwiGLU.apply, gate, up))"
+    return _highlighted(builder, code + call), _highlighted(builder, printed, "text")
 
 
 def _function(builder):
@@ -325,8 +343,8 @@ def _derived(builder):
     return _highlighted(builder, forward + call), _highlighted(builder, backward)
 
 
-def _highlighted(builder, code):
-    block = nodes.literal_block(code, code, language="python")
+def _highlighted(builder, code, language="python"):
+    block = nodes.literal_block(code, code, language=language)
     return builder.render_partial(block)["fragment"]
 
 
@@ -414,8 +432,9 @@ def context(builder, folder, readme, chapters):
                 chapters=len(cards), torch=torch.__version__.partition("+")[0]
             ),
             "eleven": cards["11"]["page"],
-            "use": _use(builder, folder),
+            "examined": _examined(builder, folder),
             "function": _function(builder),
+            "on_paper_line": WRONG[0],
             "derived": _derived(builder),
             "twenty_one": cards["21"]["page"],
             "parts": [

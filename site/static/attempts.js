@@ -170,7 +170,7 @@ const attempts = (() => {
       localStorage.setItem(key, field.value);
       answer();
     });
-    field.value = localStorage.getItem(key) ?? ""; // stays in this browser
+    field.value = localStorage.getItem(key) ?? field.defaultValue; // stays in this browser
     if (field.value) answer();
   };
   return { judged, setUp, filled };

@@ -21,7 +21,7 @@ const RIGHT = inFloat32(LINES.ours, RANGE), RIGHT_BEYOND = inFloat32(LINES.ours,
 const setUpSlope = front => {
   const { filled } = attempts;
   const slider = front.querySelector("#x"), form = front.querySelector(".slope form");
-  let yours = null, furthest = 0; // the reader's line, if it has a curve; and how far somebody went
+  let yours = null; // the line in the field, if it has a curve
   const write = (key, number) => {
     const cell = front.querySelector(`#${key}-is`);
     cell.textContent = shown(number);
@@ -34,10 +34,6 @@ const setUpSlope = front => {
     front.querySelector("#yours-is").parentElement.hidden = !yours;
     if (yours) write("yours", inFloat32(yours, [x])?.[0] ?? NaN);
     front.querySelector("#marker").setAttribute("transform", `translate(${x + 20} 0)`);
-    // where autograd stops is seen by who goes there, or has tried a line
-    const seen = furthest = yours ? 120 : Math.max(furthest, x);
-    front.querySelector("#seen rect").setAttribute("width", seen + 20);
-    front.querySelector(".plot").classList.toggle("told", seen > 88);
   };
   slider.addEventListener("input", show);
   const draw = (line, mark, said) => {
