@@ -263,7 +263,6 @@ class SquaredErrorToday(torch.autograd.Function):
 EXERCISE_3 = Exercise(
     number="1.3",
     reference=SquaredErrorToday,
-    stub="class SquaredErrorToday(torch.autograd.Function): ...",
     wrong=[
         (
             {"torch.autograd.Function": "Function"},

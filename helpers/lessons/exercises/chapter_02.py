@@ -27,7 +27,6 @@ class Square(Function):
 EXERCISE_1 = Exercise(
     number="2.1",
     reference=Square,
-    stub="class Square(Function): ...",
     wrong=[
         (
             {"(x,) = ctx.saved_tensors": "x = ctx.saved_tensors"},
@@ -121,7 +120,6 @@ PAIRS = Inputs(
 EXERCISE_2 = Exercise(
     number="2.2",
     reference=Multiply,
-    stub="class Multiply(Function): ...",
     wrong=[
         (
             {".sum_to_size(a.shape)": "", ".sum_to_size(b.shape)": ""},
@@ -189,7 +187,6 @@ class MinMax(Function):
 EXERCISE_3 = Exercise(
     number="2.3",
     reference=MinMax,
-    stub="class MinMax(Function): ...",
     wrong=[
         (
             {"grad_x.scatter_add_(1, at_max[:, None], grad_max[:, None])": ""},
@@ -248,7 +245,6 @@ class Bilinear(Function):
 EXERCISE_4 = Exercise(
     number="2.4",
     reference=Bilinear,
-    stub="class Bilinear(Function): ...",
     wrong=[
         (
             {"(g * a).T @ b": "b.T @ (g * a)"},

@@ -31,7 +31,6 @@ class Power(Function):
 EXERCISE_1 = Exercise(
     number="3.1",
     reference=Power,
-    stub="class Power(Function): ...",
     wrong=[
         ({"x ** (ctx.n - 1)": "x**ctx.n"}, "has one factor too many of `x`"),
         ({"* ctx.n * x": "* x"}, "multiplied by 0.333 = 1 / `n`"),
@@ -114,7 +113,6 @@ def _makes_no_gradient_up(attempt):
 EXERCISE_2 = Exercise(
     number="3.2",
     reference=ScaleGradient,
-    stub="class ScaleGradient(Function): ...",
     wrong=[
         ({"ctx.set_materialize_grads(False)": ""}, "materialize_grads is still on"),
         (

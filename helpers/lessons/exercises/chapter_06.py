@@ -41,7 +41,6 @@ def _reserves_the_name(attempt):
 EXERCISE_1 = Exercise(
     number="6.1",
     reference=Scale,
-    stub="class Scale(nn.Module): ...",
     wrong=[
         ({"super().__init__()": "pass"}, "before Module.__init__() call"),
         (
@@ -102,7 +101,6 @@ class Center(nn.Module):
 EXERCISE_2 = Exercise(
     number="6.2",
     reference=Center,
-    stub="class Center(nn.Module): ...",
     wrong=[
         (
             {'register_buffer("mean", ': "mean = ("},

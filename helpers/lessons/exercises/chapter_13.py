@@ -137,7 +137,6 @@ def _triangle(u):
 EXERCISE_2 = Exercise(
     number="13.2",
     reference=TriangleSpike,
-    stub="class TriangleSpike(Function): ...",
     wrong=[
         ({".clamp(min=0)": ""}, ", but 0 is right"),
         ({"grad_output * (1": "(1"}, "does not depend on grad_output"),
@@ -263,7 +262,6 @@ def _is_the_root(attempt):
 EXERCISE_3 = Exercise(
     number="13.3",
     reference=NewtonSqrt,
-    stub="class NewtonSqrt(Function): ...",
     wrong=[
         ({"range(60)": "range(20)"}, "of [1e-20], torch.float64: `forward` returns"),
         (

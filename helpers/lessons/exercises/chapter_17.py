@@ -337,7 +337,6 @@ def _survives(attempt):
 EXERCISE_4 = Exercise(
     number="17.4",
     reference=MeanSquare,
-    stub="class MeanSquare(Function): ...",
     wrong=[
         ({"x.float() * (2": "x * (2"}, "times a float16 tensor is float16"),
         (

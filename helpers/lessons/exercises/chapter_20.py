@@ -328,7 +328,6 @@ def _holds_far_numbers(attempt):
 EXERCISE_3 = Exercise(
     number="20.3",
     reference=LogSoftmax,
-    stub="class LogSoftmax(Function): ...",
     wrong=[
         (
             {"Anew.apply(slope, x, grad_output), None": "slope(x, grad_output), None"},
