@@ -76,13 +76,13 @@ SAID = {  # what only a page says; by the folder of the edition
         "number": "`{name}` 的参数要是张量，不能是数。",
         "called": "有一个函数后面没有括号，所以没有被调用。",
         "name": "`{name}` 没有定义，请写 `torch.{name}`。",
-        "unknown": "本页不认识 `{name}`，只认识 {names}。",
-        "instead": "本页不认识 `{name}`，请写 `{meant}`。",
+        "unknown": "这里没有 `{name}` 这个名字，能用的是 {names}。",
+        "instead": "这里没有 `{name}`，请写 `{meant}`。",
         "tuple": "这里只要一个表达式，请去掉逗号和它后面的内容。",
         "functional": "torch 里没有 `{name}`，请写 `F.{name}`。",
         "typed": "Python 里没有 `{sign}` 这个符号，请写 `{meant}`。",
-        "slip": "本页不认识 `{name}`，是不是想写 `{close}`？如果不是，请在课程的 notebook 里运行。",
-        "syntax": "本页读不懂 `{what}`，它前面是不是漏了运算符？如果没有，"
+        "slip": "这里没有 `{name}`，是不是想写 `{close}`？如果不是，请在课程的 notebook 里运行。",
+        "syntax": "`{what}` 无法解析，它前面是不是漏了运算符？如果没有，"
         "请在课程的 notebook 里运行。",
         "apart": "当 `grad_output` 为 0 时，你的这一行却不为 0：每一项都要乘上它。",
         "brackets": "左括号有 {opened} 个，右括号有 {closed} 个。",

@@ -29,7 +29,7 @@ WORDS = {  # by the folder of the edition
     },
     "zh": {
         "hint": "提示 {} / {}",
-        "attempts": "几种错误的写法，以及检查对它们的评判",
+        "attempts": "几种错误的写法，以及各自的检查结果",
         "solution": "答案",
         "answers": "答案",
     },
