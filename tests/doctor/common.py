@@ -5,6 +5,7 @@ A right Function, wrong ones, and rounds over them.
 
 import torch
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from helpers.doctor import rounds
 
@@ -80,3 +81,40 @@ class LookUp(Function):
         grad = grad_output.new_zeros(ctx.rows, *grad_output.shape[1:])
         grad[index] = grad_output
         return grad, None
+
+
+class OfAModule(Function):
+    """Right; f(x), and the parameters of f are handed over beside it."""
+
+    @staticmethod
+    def forward(ctx, f, x, *weights):
+        ctx.f, ctx.weights = f, weights
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return f(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = ctx.f(x)
+        return None, *torch.autograd.grad(y, (x, *ctx.weights), grad_output)
+
+
+class Recomputes(Function):
+    """Right; keeps its module, and adds to the gradients of its parameters."""
+
+    @staticmethod
+    def forward(ctx, module, x):
+        ctx.module = module
+        ctx.save_for_backward(x)
+        return module(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            ctx.module(x).backward(grad_output)
+        return None, x.grad

@@ -149,6 +149,7 @@ def test_options_of_a_program(program, capsys):
     assert "Rounds: 0 Functions" in capsys.readouterr().out
     assert main(["--json", "--run", file]) == 1
     (half,) = json.loads(capsys.readouterr().out)["functions"]
+    assert (half["name"], half["ok"], half["calls"]) == ("Half", False, 1)
     assert half["findings"][0]["code"] == "scaled"
 
 

@@ -21,13 +21,20 @@ FILES = sorted(HOUSE.rglob("*.py"))
 ORDER = ["function", "measure", "causes", "line", "trials", "program"]
 # What a file of a folder may import: its own, those before it, and these of the top.
 BELOW = {"course.py", "words.py"}  # what report.py rests on
+PROJECT = """
+[tool.pytest.ini_options]
+pythonpath = ["."]
+addopts = "-p physician.plugin -p no:cacheprovider"
+doctor = true
+doctor_seconds = 30
+doctor_skip = ["Other", "tests.*"]
+"""
 PROGRAM = """
 import atexit, sys
-from physician import examine
+import torch
+from physician.__main__ import main
 from physician.report import TEXTS
 assert "helpers" not in sys.modules and len(TEXTS) > 90
-
-import torch
 atexit.register(lambda: "torch._dynamo" in sys.modules or print("without a compiler"))
 
 class Scale(torch.autograd.Function):
@@ -39,6 +46,20 @@ class Scale(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output):
         return grad_output, None
+
+class Other(Scale):
+    pass
+
+def test_by_rounds():
+    Scale.apply(torch.ones(2, requires_grad=True), 2.5)
+    Other.apply(torch.ones(2, requires_grad=True), 2.5)
+
+def test_by_command(capsys):
+    status = main(["test_it.py:Scale", "--input", "3x4", "--value", "2.5"])
+    said = capsys.readouterr().out
+    assert status == 1 and "multiplied by 0.4" in said
+    assert "right if: " not in said and "look at: " in said
+    assert "read: " not in said  # where the course is not installed
 """
 
 
@@ -95,17 +116,21 @@ def test_the_operations_import_nothing_of_the_doctor():
 
 
 def test_a_copy_works_without_its_lines_and_does_not_import_the_compiler(tmp_path):
-    """Under another name. The whole folder is copied in test_plugin.py."""
-    copy = tmp_path / "physician"
-    shutil.copytree(HOUSE, copy, ignore=shutil.ignore_patterns("__pycache__", "line"))
-    (tmp_path / "mine.py").write_text(PROGRAM)
-    command = [sys.executable, "-m", "physician", "mine.py:Scale", "--input", "3x4"]
-    outside = {**os.environ, "PYTHONPATH": ""}
-    options = {"cwd": tmp_path, "env": outside, "capture_output": True, "text": True}
-    done = subprocess.run([*command, "--value", "2.5"], **options)
-    assert done.returncode == 1 and "multiplied by 0.4" in done.stdout, done.stderr
-    assert "right if: " not in done.stdout and "look at: " in done.stdout
-    assert "read: " not in done.stdout  # where the course is not installed
+    """Under another name, by its command, and as the plugin of a project's tests."""
+    ignored = shutil.ignore_patterns("__pycache__", "line")
+    shutil.copytree(HOUSE, tmp_path / "physician", ignore=ignored)
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (tmp_path / "test_it.py").write_text(PROGRAM)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("pytest")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and "2 passed" in done.stdout, done.stdout + done.stderr
+    assert "Scale: 1 error" in done.stdout and "1 wrong" in done.stdout
+    assert "left out by --doctor-skip: test_it.Other" in done.stdout
     assert done.stdout.endswith("without a compiler\n")
 
 

@@ -6,15 +6,10 @@ What turns it red, what is printed and written.
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-from helpers import doctor
 
 HEAD = """
 import os, signal, sys, time
@@ -315,38 +310,3 @@ def test_options_that_say_nothing(suite, options, words):
     status = pytest.main([*plugin, *options, str(suite.folder)])
     assert status == pytest.ExitCode.USAGE_ERROR
     assert words in suite.capsys.readouterr().err
-
-
-def test_a_copied_folder_configured_once(tmp_path):
-    """`pytest` in a project of its own, with options in its ini file."""
-    shutil.copytree(
-        Path(doctor.__file__).parent,
-        tmp_path / "doctor",
-        ignore=shutil.ignore_patterns("__pyc*"),
-    )
-    (tmp_path / "pyproject.toml").write_text("""
-[tool.pytest.ini_options]
-pythonpath = ["."]
-addopts = "-p doctor.plugin -p no:cacheprovider"
-testpaths = ["tests"]
-doctor = true
-doctor_seconds = 30
-doctor_skip = ["Right", "tests.*"]
-""")
-    (tmp_path / "tests").mkdir()
-    alone = 'assert "helpers" not in sys.modules\n'
-    (tmp_path / "tests" / "test_it.py").write_text(HEAD + alone + WRONG)
-    outside = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    pytests = Path(sys.executable).with_name("pytest")
-    assert pytests.exists()
-    done = subprocess.run(
-        [pytests], cwd=tmp_path, env=outside, capture_output=True, text=True
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    for words in (
-        "2 passed",
-        "Half: 1 error",
-        "1 wrong",
-        "--doctor-skip: test_it.Right",
-    ):
-        assert words in done.stdout, done.stdout

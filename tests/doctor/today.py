@@ -7,21 +7,29 @@ import torch.nn.functional as F
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn.utils import spectral_norm
+from torch.utils.checkpoint import checkpoint
 
+from helpers.lessons.cases import case as cases
 from helpers.lessons.cases.case import (
-    Case,
     Linear,
     Multiply,
+    Square,
     affine,
-    broken,
     draw,
     function,
-    slip,
+    matrix,
+    pair,
+    vector,
+    with_a_slip,
 )
-from helpers.lessons.cases.layers import TemperedSoftmax
+from helpers.lessons.cases.layers import Attention, ScaledLinear, TemperedSoftmax
+from helpers.lessons.cases.protocol import Cube, Hadamard, rows_in_order
 
 TODAY = []
-case = functools.partial(broken, cases=TODAY)
+case, slip, wrong = (
+    functools.partial(register, cases=TODAY)
+    for register in (cases.broken, cases.slip, cases.wrong)
+)
 
 
 def f64(*shapes):
@@ -43,53 +51,36 @@ def dense_last(t):
     return t if t.stride(-1) == 1 else t.contiguous()
 
 
-@case("grad-output-layout", f64((3, 4)), "a slice of a wider tensor")
-class SinCos(Function):
-    @staticmethod
-    def forward(ctx, x):
-        x = x.contiguous()
-        ctx.save_for_backward(x)
-        return x.sin(), x.cos()
-
-    @staticmethod
-    def backward(ctx, gs, gc):
-        (x,) = ctx.saved_tensors
-        gs, gc = (rows(dense_last(g), x) for g in (gs, gc))
-        return gs * x.cos() - gc * x.sin()
-
-
-class Sin(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.sin()
-
-
-@case("grad-output-layout", f64((3, 4)), "a slice of a wider tensor")
-class FromTheStart(Sin):
-    """It reads the memory of grad_output from its start, without the offset."""
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return torch.as_strided(g, g.shape, g.stride(), 0) * x.cos()
-
-
-@case("input-layout", f64((3, 4)), "The gradient of `x`")
-class DenseInput(Sin):
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g * torch.as_strided(x, x.shape, (4, 1), x.storage_offset()).cos()
-
-
-@case("", f64((3, 4)))
-class Strided(Sin):
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return rows(g.contiguous(), g.contiguous()) * x.cos()
+wrong(
+    "DenseRows",
+    "grad-output-layout",
+    matrix,
+    lambda x: x.sin(),
+    lambda g, x: rows(dense_last(g), x.contiguous()) * x.cos(),
+    "a slice of a wider tensor",
+)
+wrong(
+    "FromTheStart",  # of the memory of grad_output, without the offset
+    "grad-output-layout",
+    matrix,
+    lambda x: x.sin(),
+    lambda g, x: torch.as_strided(g, g.shape, g.stride(), 0) * x.cos(),
+    "a slice of a wider tensor",
+)
+wrong(
+    "DenseInput",
+    "input-layout",
+    matrix,
+    lambda x: x.sin(),
+    lambda g, x: g * torch.as_strided(x, x.shape, (4, 1), x.storage_offset()).cos(),
+    "The gradient of `x`",
+)
+case("", matrix, name="Strided")(
+    function(
+        lambda x: x.sin(),
+        lambda g, x: rows(g.contiguous(), g.contiguous()) * x.cos(),
+    )
+)
 
 
 # --- control flow, subclasses, compiled code ------------------------------------------
@@ -101,23 +92,6 @@ def of_cond(x):
 
 
 case("", f32((3,)), "at 3 points")(torch.compile(of_cond, backend="aot_eager"))
-
-
-def of_scan(xs, carry):
-    from torch._higher_order_ops.scan import scan
-
-    return scan(lambda c, x: ((c * x).sin(), (c + x).sin()), carry, xs)[1].sum(0)
-
-
-if torch.__version__ >= "2.13":  # before, the prototype computes what nobody asks for
-    case("", f64((5, 3), (3,)))(of_scan)
-
-
-@case("", f64((5, 3)))
-def of_map(xs):
-    from torch._higher_order_ops.map import map as map_over
-
-    return map_over(lambda x: x.sin() * x, xs)
 
 
 class Plain(torch.Tensor):
@@ -136,16 +110,12 @@ case("", f32((3, 4), (4, 4), (4, 2)), "at 3 points")(compiled)
 # --- randomness -----------------------------------------------------------------------
 
 
-@case("", lambda: (*draw((6,)), 0.5))
-class Noisy(Function):
-    @staticmethod
-    def forward(ctx, x, scale):
-        ctx.scale = scale
-        return x * scale + torch.randn_like(x) * scale
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * ctx.scale, None
+case("", lambda: (*vector(), 0.5), name="Noisy")(
+    function(
+        lambda x, scale: x * scale + torch.randn_like(x) * scale,
+        lambda g, x, scale: g * scale,
+    )
+)
 
 
 @case("gradient-wrong", f64((4, 5), (5,)))
@@ -235,50 +205,34 @@ class CausalConv(Function):
 # --- names of what is large -----------------------------------------------------------
 
 
-@case("swapped gradient-zero", f64((20, 30), (20, 30)), "that of `k`")
-class QueryAndKey(Function):
-    """Of so many elements that only a sample is looked at."""
-
-    @staticmethod
-    def forward(ctx, q, k):
-        return q.flip(-1) * 3, k.flip(-1) * 3
-
-    @staticmethod
-    def backward(ctx, gq, gk):
-        return gk.flip(-1) * 3, gq.flip(-1) * 3
+wrong(
+    "QueryAndKey",  # of so many elements that only a sample is looked at
+    "swapped gradient-zero",
+    f64((20, 30), (20, 30)),
+    lambda q, k: (q.flip(-1) * 3, k.flip(-1) * 3),
+    lambda gq, gk, q, k: (gk.flip(-1) * 3, gq.flip(-1) * 3),
+    "that of `k`",
+)
 
 
 # --- coincidences ---------------------------------------------------------------------
 
 
-@case("scaled", lambda: (*draw((2, 6), (6,)), 2))
-class GroupScale(Function):
-    """The gradient of `w` is a mean over a batch of two, and there are two groups."""
-
-    @staticmethod
-    def forward(ctx, x, w, groups):
-        ctx.save_for_backward(x, w)
-        return x * w
-
-    @staticmethod
-    def backward(ctx, g):
-        x, w = ctx.saved_tensors
-        return g * w, (g * x).mean(0), None
-
-
-@case("partly-right", lambda: (*draw((12,)), 2), "it is multiplied by 0.5.")
-class HalfAboveZero(Function):
-    """By 1/2, which has nothing to do with the number of groups."""
-
-    @staticmethod
-    def forward(ctx, x, groups):
-        ctx.save_for_backward(x)
-        return x.square()
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g * torch.where(x > 0, x, 2 * x), None
+wrong(
+    "GroupScale",  # a mean over a batch of two, and there are two groups
+    "scaled",
+    lambda: (*draw((2, 6), (6,)), 2),
+    lambda x, w, groups: x * w,
+    lambda g, x, w, groups: (g * w, (g * x).mean(0)),
+)
+wrong(
+    "HalfAboveZero",  # by 1/2, which has nothing to do with the number of groups
+    "partly-right",
+    lambda: (*draw((12,)), 2),
+    lambda x, groups: x.square(),
+    lambda g, x, groups: g * torch.where(x > 0, x, 2 * x),
+    "it is multiplied by 0.5.",
+)
 
 
 # --- one finding beside another -------------------------------------------------------
@@ -306,47 +260,53 @@ class NormFromOutput(Function):
         return r * (gn - mean - n * along), (g * n).sum(0), g.sum(0)
 
 
-@case("raised", f64((4,)), "torch.enable_grad()")
-class Unrecorded(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.sin()
-
-    @staticmethod
-    def backward(ctx, g):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        return torch.autograd.grad(x.sin(), x, g)[0]
-
-
-@case("double-backward-wrong", f64((4,)), "`ctx.x` is kept")
-class ArrayOnCtx(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.x = x.detach().numpy()
-        return x.sin()
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * torch.from_numpy(ctx.x).cos()
-
-
-@case("double-backward-wrong", f64((4,)), "A tensor was changed in place")
-class WritesPastAutograd(Function):
-    """By memory that autograd does not watch, as a kernel writes."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x, x.cos())
-        return x.sin()
-
-    @staticmethod
-    def backward(ctx, g):
-        x, slope = ctx.saved_tensors
-        grad = g * slope
-        slope.detach().numpy().fill(0)
-        return grad
-
+slip(
+    "Unrecorded",
+    Square,
+    vector,
+    {
+        "return grad_output * 2 * x": "x = x.detach().requires_grad_()\n"
+        "        return torch.autograd.grad(x * x, x, grad_output)[0]"
+    },
+    "raised",
+    "torch.enable_grad()",
+)
+slip(
+    "ArrayOnCtx",
+    Square,
+    vector,
+    {
+        "ctx.save_for_backward(x)": "ctx.x = x.detach().numpy()",
+        "(x,) = ctx.saved_tensors": "x = torch.from_numpy(ctx.x)",
+    },
+    "double-backward-wrong",
+    "`ctx.x` is kept",
+)
+slip(
+    "WritesPastAutograd",  # by memory that autograd does not watch, as a kernel writes
+    Square,
+    vector,
+    {
+        "ctx.save_for_backward(x)": "ctx.save_for_backward(2 * x)",
+        "return grad_output * 2 * x": "grad = grad_output * x\n"
+        "        x.detach().numpy().fill(0)\n"
+        "        return grad",
+    },
+    "double-backward-wrong",
+    "A tensor was changed in place",
+)
+slip(
+    "ScalesBoth",  # no other gradient of a right one
+    Square,
+    vector,
+    {
+        "ctx.save_for_backward(x)": "ctx.save_for_backward(2 * x)",
+        "return grad_output * 2 * x": "grad = x.mul_(grad_output)\n"
+        "        grad_output.zero_()\n"
+        "        return grad",
+    },
+    "grad-output-modified saved-modified",
+)
 
 # --- lines ----------------------------------------------------------------------------
 
@@ -359,14 +319,6 @@ class Cubed(Function):
 
 
 @case("scaled", f64((5,)), line="3")
-class ForgottenThree(Cubed):
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g * x * x
-
-
-@case("scaled", f64((5,)), line="")
 class WithALambda(Cubed):
     @staticmethod
     def backward(ctx, g):
@@ -386,18 +338,14 @@ class ForwardSum(Function):
         return g.cumsum(0)
 
 
-@case("term-missing", f64((3, 4)), line="sum(-1, keepdim=True)`")
-class SumOfAll(Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = x.softmax(-1)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, g):
-        (y,) = ctx.saved_tensors
-        return y * (g - (g * y).sum())
+slip(
+    "SumOfAll",
+    TemperedSoftmax,
+    lambda: (*matrix(), 1.7),
+    {"(g * y).sum(-1, keepdim=True)": "(g * y).sum()"},
+    "term-missing",
+    line="sum(-1, keepdim=True)`",
+)
 
 
 @case("shifted", lambda: (*draw((5, 2)), 0.5), line="came before")
@@ -424,39 +372,24 @@ class LeakySum(Function):
 # --- what nobody accuses, or with the hint that accepts what is meant -----------------
 
 
-@case(
+case(
     "",
-    lambda: (draw((3, 4))[0].requires_grad_(), *draw((4,))),
+    lambda: (matrix()[0].requires_grad_(), *draw((4,))),
     "FrozenBias: nothing found",
-)
-class FrozenBias(Function):
-    @staticmethod
-    def forward(ctx, x, b):
-        return x + b
-
-    @staticmethod
-    def backward(ctx, g):
-        return g, g
+)(function(lambda x, b: x + b, lambda g, x, b: (g, g), "FrozenBias"))
 
 
-@case(
+wrong(
+    "HalfMatmul",  # right in the dtype that was given
     "needs-input-grad-ignored",
     lambda: [t.bfloat16() for t in draw((8, 4), (4, 4))],
+    lambda x, w: x @ w,
+    lambda g, x, w: (
+        (g.bfloat16() @ w.bfloat16().T).to(g.dtype),
+        (x.bfloat16().T @ g.bfloat16()).to(g.dtype),
+    ),
     "note (few-digits)",
 )
-class HalfMatmul(Function):
-    """Right in the dtype that was given."""
-
-    @staticmethod
-    def forward(ctx, x, w):
-        ctx.save_for_backward(x, w)
-        return x @ w
-
-    @staticmethod
-    def backward(ctx, g):
-        x, w = (t.bfloat16() for t in ctx.saved_tensors)
-        g16 = g.bfloat16()
-        return (g16 @ w.T).to(g.dtype), (x.T @ g16).to(g.dtype)
 
 
 @case("straight-through scaled gradient-zero", f64((6, 3), (4, 3)), "faithful=False")
@@ -489,7 +422,7 @@ class FocalLoss(Function):
         return g * (slope - (1 - p).pow(gamma) / p), None
 
 
-@case("gradient-zero", lambda: (*draw((3, 2)), 3), never=("-W",))
+@case("gradient-zero", lambda: (*draw((3, 2)), 3), never=("-W",), lines=True)
 class LastRows(Function):
     """With -W for W it is right for more than one row."""
 
@@ -508,29 +441,22 @@ class LastRows(Function):
         return grad, None
 
 
-@case("needs-input-grad-wrong", f64((3, 4), (4,), (4,)), line="grad[2]` stood in place")
-class AskedOfAnother(Function):
-    @staticmethod
-    def forward(ctx, x, w, b):
-        ctx.save_for_backward(x, w)
-        return x * w + b
-
-    @staticmethod
-    def backward(ctx, g):
-        x, w = ctx.saved_tensors
-        b = g.sum(0) if ctx.needs_input_grad[1] else None
-        return g * w, (g * x).sum(0), b
-
-
-@case("gradient-none", f64((3, 4), (4,), (4,)), line="grad[1]` stood in place")
-class AskedOfNone(AskedOfAnother):
-    @staticmethod
-    def backward(ctx, g):
-        x, w = ctx.saved_tensors
-        grad = None
-        if any(ctx.needs_input_grad[3:]):
-            grad = (g * x).sum(0)
-        return g * w, grad, g.sum(0)
+slip(
+    "AskedOfAnother",
+    Linear,
+    affine,
+    {"needs_input_grad[2]": "needs_input_grad[1]"},
+    "needs-input-grad-wrong",
+    line="grad[2]` stood in place",
+)
+slip(
+    "AskedOfNone",
+    Linear,
+    affine,
+    {"if ctx.needs_input_grad[1]": "if any(ctx.needs_input_grad[3:])"},
+    "gradient-none",
+    line="grad[1]` stood in place",
+)
 
 
 @case(
@@ -538,6 +464,7 @@ class AskedOfNone(AskedOfAnother):
     lambda: (*draw((4, 3)), torch.tensor(0.5, dtype=torch.float64)),
     "multiplied by 0.167. If that is meant",
     never=("right if",),
+    lines=True,
 )
 class StepSize(Function):
     """Its own factor is what makes a step size learn slowly."""
@@ -586,8 +513,6 @@ case(
 case("", f64(*[(3,)] * 5), "not at more: there are more than 4 inputs")(
     lambda a, b, c, d, e: a * b * c * d * e
 )
-
-
 slip(
     "AsksTheOpposite",
     Linear,
@@ -595,7 +520,6 @@ slip(
     {"if ctx.needs_input_grad[1]": "if not ctx.needs_input_grad[1]"},
     "gradient-none",
     line="`ctx.needs_input_grad[1]` stood in place",
-    cases=TODAY,
 )
 
 
@@ -619,7 +543,6 @@ slip(
     "scaled",
     "by 2. Backward returns shape (3, 4) for `y` of shape (4,)",
     never=("(engine-sums)",),
-    cases=TODAY,
 )
 case(
     "",
@@ -662,19 +585,13 @@ slip(
     trained,
     {"g.t() @ x": "2 * g.t() @ x"},
     "scaled",
-    cases=TODAY,
 )
-
-
-@case(
-    "", functools.partial(trained, grad=3.0), "`x`, `weight` at 3 points, first order"
-)
-class ToGradThatIs(ToGrad):
-    @staticmethod
-    def backward(ctx, g):
-        x, weight = ctx.saved_tensors
-        weight.grad += g.t() @ x
-        return g @ weight, None
+case(
+    "",
+    functools.partial(trained, grad=3.0),
+    "`x`, `weight` at 3 points, first order",
+    name="ToGradThatIs",
+)(ToGrad)
 
 
 @case(
@@ -693,36 +610,24 @@ class ToBoth(ToGrad):
         return g @ weight, grad
 
 
-class Rounded(Function):
-    """Rounds its gradients at random, as one who trains in few bits wants it."""
-
-    @staticmethod
-    def forward(ctx, x, y):
-        ctx.save_for_backward(x, y)
-        return x * y
-
-    @staticmethod
-    def backward(ctx, g):
-        x, y = ctx.saved_tensors
-        gx, gy = g * y, g * x
-        return torch.floor(4 * gx + torch.rand_like(gx)) / 4, gy
+Rounded = function(  # at random, as one who trains in few bits wants it
+    lambda x, y: x * y,
+    lambda g, x, y: (torch.floor(4 * g * y + torch.rand_like(x)) / 4, g * x),
+    "Rounded",
+)
 
 
 RANDOM = "backward-not-deterministic"
-TODAY += [
-    Case("Rounded", Rounded, f64((3,), (3,)), RANDOM),
-    Case(
-        "RoundedAsMeant",
-        Rounded,
-        f32((3,), (3,)),
-        note=RANDOM,
-        says=("not judged: `x` (it is another each time)",),
-        options={"faithful": {"x": False}},
-    ),
-    Case(
-        "OtherMeant", Rounded, f32((3,), (3,)), RANDOM, options={"faithful": {"y": 0}}
-    ),
-]
+case(RANDOM, f64((3,), (3,)))(Rounded)
+case(
+    "",
+    f32((3,), (3,)),
+    "not judged: `x` (it is another each time)",
+    name="RoundedAsMeant",
+    note=RANDOM,
+    faithful={"x": False},
+)(Rounded)
+case(RANDOM, f32((3,), (3,)), name="OtherMeant", faithful={"y": False})(Rounded)
 
 
 # --- a backward that runs once ----------------------------------------------------------
@@ -743,17 +648,18 @@ class LetsGo(Function):
         return g * y
 
 
-@case("tensor-on-ctx backward-only-once", f64((3, 4), (3, 4)), "at 3 points")
-class Pops(Multiply):
-    @staticmethod
-    def forward(ctx, x, y):
-        ctx.factors = [x, y]
-        return x * y
-
-    @staticmethod
-    def backward(ctx, g):
-        gy = g * ctx.factors.pop(0)
-        return g * ctx.factors.pop(), gy
+slip(
+    "Pops",
+    Multiply,
+    pair,
+    {
+        "ctx.save_for_backward(x, y)": "ctx.factors = [x, y]",
+        "x, y = ctx.saved_tensors": "of_y = grad_output * ctx.factors.pop(0)",
+        "grad_output * y, grad_output * x": "grad_output * ctx.factors.pop(), of_y",
+    },
+    "tensor-on-ctx backward-only-once",
+    "at 3 points",
+)
 
 
 # --- inputs that share their memory -----------------------------------------------------
@@ -771,17 +677,20 @@ class ByAddress(Multiply):
         return grads[x.data_ptr()], grads[y.data_ptr()]
 
 
-@case("input-layout", f64((3, 4)), "an expanded view of one row")
-class RowByRow(Sin):
-    """Lays its gradient out as the input, whose rows may lie in one place."""
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        grad = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
-        for k, row in enumerate(grad_output * x.cos()):
-            grad[k] = row
-        return grad
+slip(
+    "RowByRow",  # lays its gradient out as the input, whose rows may lie in one place
+    Square,
+    matrix,
+    {
+        "return grad_output * 2 * x": "grad = torch.empty_strided("
+        "x.shape, x.stride(), dtype=x.dtype)\n"
+        "        for k, row in enumerate(grad_output * 2 * x):\n"
+        "            grad[k] = row\n"
+        "        return grad"
+    },
+    "input-layout",
+    "an expanded view of one row",
+)
 
 
 @case("", f64((4, 4), (4, 4)), "at 3 points")
@@ -835,26 +744,12 @@ class OfSixteen(Multiply):
 
 
 def far():
-    return [(10 * t).bfloat16() for t in draw(*3 * [(4, 8, 32)])]
+    """Logits so large that rounding takes most of a gradient."""
+    q, k, v = (10 * t.bfloat16() for t in draw(*3 * [(4, 8, 32)]))
+    return 5 * q, k, v, torch.zeros(8, 8).bool()
 
 
-@case("needs-input-grad-ignored", far)
-class SteepAttention(Function):
-    """Of logits so large that rounding takes most of a gradient."""
-
-    @staticmethod
-    def forward(ctx, q, k, v):
-        weights = (q @ k.mT).softmax(-1)
-        ctx.save_for_backward(q, k, v, weights)
-        return weights @ v
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, g):
-        q, k, v, weights = ctx.saved_tensors
-        grad = g @ v.mT
-        grad = weights * (grad - (grad * weights).sum(-1, keepdim=True))
-        return grad @ k, grad.mT @ q, weights.mT @ g
+case("needs-input-grad-ignored", far, name="attention that is steep")(Attention)
 
 
 def cancelled():
@@ -952,27 +847,25 @@ class TurnedAlongTheGroup(Turned):
         return grad, torch.cat([along, of_pose[:, 3:]], -1)
 
 
+def along(x, normal):
+    return x - (x * normal).sum(-1, keepdim=True) * normal
+
+
 def mirrored():
     x, normal = draw((5, 3), (5, 3))
     return x, F.normalize(normal, dim=-1)
 
 
-@case("term-missing", mirrored, "of `normal`", "If that is meant", never=("of `x`",))
-class Mirrored(Function):
-    """The gradient of a unit vector is one along the sphere."""
-
-    @staticmethod
-    def forward(ctx, x, normal):
-        ctx.save_for_backward(x, normal)
-        return x - 2 * (x * normal).sum(-1, keepdim=True) * normal
-
-    @staticmethod
-    def backward(ctx, g):
-        x, normal = ctx.saved_tensors
-        of_g, of_x = ((t * normal).sum(-1, keepdim=True) for t in (g, x))
-        grad = -2 * (of_g * x + of_x * g)
-        along = grad - (grad * normal).sum(-1, keepdim=True) * normal
-        return g - 2 * of_g * normal, along
+wrong(
+    "AlongTheSphere",  # the gradient of a unit vector is one along the sphere
+    "term-missing",
+    mirrored,
+    lambda x, normal: (x * normal).sum(-1, keepdim=True),
+    lambda g, x, normal: (g * normal, g * along(x, normal)),
+    "of `normal`",
+    "If that is meant",
+    never=("of `x`",),
+)
 
 
 def plane():
@@ -980,18 +873,19 @@ def plane():
     return x, torch.cat([place, F.normalize(normal, dim=-1)], -1)
 
 
-@case("partly-right", plane, "of `plane`", "If that is meant", never=("of `x`",))
-class MirroredAtPlane(Function):
-    """The same, where the unit vector is a part of each row."""
-
-    @staticmethod
-    def forward(ctx, x, plane):
-        return Mirrored.forward(ctx, x, plane[:, 1:]) + plane[:, :1]
-
-    @staticmethod
-    def backward(ctx, g):
-        grad, along = Mirrored.backward(ctx, g)
-        return grad, torch.cat([g.sum(-1, keepdim=True), along], -1)
+wrong(
+    "FromPlane",  # the same, where the unit vector is a part of each row
+    "partly-right",
+    plane,
+    lambda x, plane: (x * plane[:, 1:]).sum(-1, keepdim=True) - plane[:, :1],
+    lambda g, x, plane: (
+        g * plane[:, 1:],
+        g * torch.cat([-torch.ones_like(g), along(x, plane[:, 1:])], -1),
+    ),
+    "of `plane`",
+    "If that is meant",
+    never=("of `x`",),
+)
 
 
 # --- a module whose buffers take a step at each call --------------------------------------
@@ -1044,32 +938,25 @@ for says, plain in (("and () in the", torch.sum), ("by one of", lambda x: (x * x
     )
 
 
-@case("needs-input-grad-wrong", f64((3, 4), (4,)), "fails with `b` as the only")
-class OnlyWithTheOther(Function):
-    @staticmethod
-    def forward(ctx, x, b):
-        ctx.save_for_backward(x)
-        return x * x + b
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        if ctx.needs_input_grad[0]:
-            gx = 2 * g * x
-        return gx, g.sum(0) if ctx.needs_input_grad[1] else None
-
-
-@case("input-modified", f64((3, 4)), "without telling autograd")
-class ByItsData(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x.clone())
-        return x.data.square_().clone()
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return 2 * g * x
+slip(
+    "OnlyWithTheOther",
+    ScaledLinear,
+    lambda: (*affine(), 2.5),
+    {"gx = gweight = gbias = None": "gweight = gbias = None"},
+    "needs-input-grad-wrong",
+    "fails with `weight` as the only",
+)
+slip(
+    "ByItsData",
+    Square,
+    matrix,
+    {
+        "ctx.save_for_backward(x)": "ctx.save_for_backward(x.clone())",
+        "return x * x": "return x.data.square_().clone()",
+    },
+    "input-modified",
+    "without telling autograd",
+)
 
 
 @case("input-modified", lambda: (*draw((3, 4)), torch.zeros(3).long()), "warning")
@@ -1097,10 +984,8 @@ slip(
     {"y * (g - total)": "y * g"},
     "term-missing",
     "Seen in a corner",
-    cases=TODAY,
-    lines=False,
 )
-slip("OfSymmetric", Multiply, symmetric, TURNED, "transposed", cases=TODAY)
+slip("OfSymmetric", Multiply, symmetric, TURNED, "transposed")
 
 
 @case("gradient-zero", f64((3, 4)), line="(1 + h) + of_h")
@@ -1118,69 +1003,40 @@ class ReturnedAndUsed(Function):
         return d_h * (1 - h * h)
 
 
-@case("partly-right", lambda: (*draw((6, 4), (6, 4)), 0.8), "of `x` - `y`")
-class Huber(Function):
-    @staticmethod
-    def forward(ctx, x, y, beta):
-        ctx.save_for_backward(x, y)
-        return F.huber_loss(x, y, reduction="none", delta=beta)
-
-    @staticmethod
-    def backward(ctx, g):
-        x, y = ctx.saved_tensors
-        return g * (x - y), g * (y - x), None
-
-
-@case("transposed", f64((2, 3, 4)), "permuted by permute")
-class Folded(Function):
-    """Its batch and its heads change places, and backward folds them as they come."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.transpose(0, 1).reshape(6, 4).clone()
-
-    @staticmethod
-    def backward(ctx, g):
-        return g.reshape(2, 3, 4)
-
-
-@case("grad-output-layout", f64((2, 3, 4)), "transposed in its first two dimensions")
-class RowsOfRows(Function):
-    """It takes the rows of a matrix, whose length is the stride, for all there is."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return 2 * x
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, g):
-        g = g if g.stride(-1) == 1 else g.contiguous()
-        rows = torch.as_strided(g, (6, 4), (g.stride(-2), 1), g.storage_offset())
-        return 2 * rows.reshape(2, 3, 4)
+wrong(
+    "HuberOfTwo",
+    "partly-right",
+    lambda: (*draw((6, 4), (6, 4)), 0.8),
+    lambda x, y, beta: F.huber_loss(x, y, reduction="none", delta=beta),
+    lambda g, x, y, beta: (g * (x - y), g * (y - x)),
+    "of `x` - `y`",
+)
+wrong(
+    "Folded",  # its batch and its heads change places; backward folds them as they come
+    "transposed",
+    f64((2, 3, 4)),
+    lambda x: x.transpose(0, 1).reshape(6, 4).clone(),
+    lambda g, x: g.reshape(2, 3, 4),
+    "permuted by permute",
+)
+wrong(
+    "RowsOfRows",
+    "grad-output-layout",
+    f64((2, 3, 4)),
+    lambda x: 2 * x,
+    lambda g, x: 2 * rows_in_order(g),
+    "transposed in its first two dimensions",
+)
 
 
-class WithABrokenRule(Function):
-    @staticmethod
-    def forward(x):
-        return 2 * x
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def backward(ctx, g):
-        return 2 * g
-
-    @staticmethod
-    def vmap(info, in_dims, x):
-        return x.no_method, in_dims[0]
+BrokenRule = with_a_slip(
+    Hadamard, "BrokenRule", {"t if d is None": "t.none if d is None"}
+)
 
 
-@case("vmap-fails", f64((4, 3)), "Under vmap, `WithABrokenRule` fails")
+@case("vmap-fails", f64((4, 3)), "Under vmap, `BrokenRule` fails")
 def in_other_code(x):
-    return WithABrokenRule.apply(x.sin())
+    return BrokenRule.apply(x.sin(), x)
 
 
 class OfDegreeOne(Function):
@@ -1202,3 +1058,134 @@ class OfDegreeOne(Function):
 
 AT_ZERO = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
 case("", lambda: (AT_ZERO.clone().requires_grad_(),), note="kink")(OfDegreeOne)
+
+# --- what is judged, and what is said of it -------------------------------------------
+
+slip(
+    "SetupRaises",
+    Cube,
+    vector,
+    {"ctx.save_for_forward(*inputs)": "ctx.second = inputs[1]"},
+    "raised",
+    "`setup_context` raised IndexError",
+)
+for of_both, where in (
+    (lambda a, b, x: a * b, "no other output"),  # zero where one is used alone
+    (lambda a, b, x: 0 * a, "every"),
+):
+    case("gradient-zero", vector, where, name=f"zero for {where}")(
+        function(lambda x: (x.sin(), x.cos()), of_both)
+    )
+KINK = torch.tensor([1.0, 0.0], dtype=torch.float64)
+case("", lambda: (KINK,), "at [1], slopes -1 and 1", note="kink", name="abs")(torch.abs)
+case("", f32((2, 4)), "(float32)", "(int64, no gradient)", name="largest")(
+    lambda x: x.max(-1)
+)
+case("", matrix, "not judged: what comes through `output[0]`", name="eight bits")(
+    function(
+        lambda x: (x.to(torch.float8_e5m2), x * x),
+        lambda of_bits, g, x: of_bits.to(x.dtype) + 2 * x * g,
+    )
+)
+case("", lambda: (torch.zeros(3, 3),), never=("symmetric-only",), name="det of zeros")(
+    torch.linalg.det
+)
+case("output-detached", f32((4,)), name="bits")(
+    lambda x: 1.0 * x.view(torch.int32).view(x.dtype)
+)
+
+
+class MovesItsBuffer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x):
+        self.mean.mul_(0.9).add_(0.1)
+        return x * self.mean
+
+
+case("", f32((4, 3)))(MovesItsBuffer())
+
+
+@case("", f64((3,)))
+class Frees(Function):
+    """Frees the memory of what is on ctx until backward, as FSDP does."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.kept = x.sin()
+        ctx.bytes = ctx.kept.untyped_storage().size()
+        y = ctx.kept.clone()
+        ctx.kept.untyped_storage().resize_(0)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        ctx.kept.untyped_storage().resize_(ctx.bytes)
+        ctx.kept.copy_(ctx.saved_tensors[0].cos())
+        result = g * ctx.kept
+        ctx.kept.untyped_storage().resize_(0)
+        return result
+
+
+@case("", f32((2, 3)))
+def checkpointed(x):
+    """It is no fault of a rule for vmap."""
+    return checkpoint(Cube.apply, x, use_reentrant=False)
+
+
+def with_an_attribute(name):
+    def inputs():
+        x = torch.nn.Parameter(*f32((3,))())
+        setattr(x, name, torch.ones_like(x))
+        return (x,)
+
+    return inputs
+
+
+slip(
+    "DeletesAnAttribute",  # what an optimizer reads is done with
+    Square,
+    with_an_attribute("main_grad"),
+    {"return grad_output": "del x.main_grad; return grad_output"},
+    "",
+    "at 3 points",
+)
+slip(
+    "SavesAnAttribute",
+    Square,
+    with_an_attribute("mask"),
+    {
+        "backward(x)": "backward(x, x.mask)",
+        "return x * x": "return x * x * x.mask",
+        "(x,)": "x, mask",
+        "2 * x": "2 * x * mask",
+    },
+    "",
+)
+InItsDtype = with_a_slip(  # right in float32, where `float` returns the argument itself
+    Square,
+    "InItsDtype",
+    {
+        "return x * x": "ctx.needed = x.float().requires_grad\n        return x * x",
+        "2 * x": "2 * x if ctx.needed else None",
+    },
+)
+case("", f32((3,)), name="in float32")(InItsDtype)
+case("gradient-none", f64((3,)), name="in float64")(InItsDtype)
+ForParameters = with_a_slip(
+    Square,
+    "ForParameters",
+    {
+        "return x * x": "ctx.is_one = isinstance(x, torch.nn.Parameter)\n"
+        "        return x * x",
+        "2 * x": "(3 if ctx.is_one else 2) * x",
+    },
+)
+case("", lambda: (f32((3,))()[0].requires_grad_(),), name="a leaf")(ForParameters)
+case("scaled", lambda: (torch.nn.Parameter(*f32((3,))()),), name="a parameter")(
+    ForParameters
+)

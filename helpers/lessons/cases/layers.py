@@ -531,7 +531,7 @@ class Equilibrium(Function):
     @staticmethod
     def forward(ctx, x, matrix):
         z = x
-        for _ in range(60):
+        for _ in range(45):
             z = torch.tanh(z @ matrix.T + x)
         ctx.save_for_backward(z, matrix)
         return z
@@ -541,7 +541,7 @@ class Equilibrium(Function):
         z, matrix = ctx.saved_tensors
         slope = 1 - z * z
         found = grad_output
-        for _ in range(60):
+        for _ in range(45):
             step = grad_output + (found * slope) @ matrix.T
             found = step
         found = found * slope

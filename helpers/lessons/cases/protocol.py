@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from .case import (
     Double,
     Linear,
+    Matmul,
     Square,
     affine,
     broken,
@@ -17,6 +18,7 @@ from .case import (
     matrix,
     pair,
     slip,
+    square,
     vector,
     wrong,
 )
@@ -330,26 +332,22 @@ class CountsItsCalls(Function):
         return grad_output * CountsItsCalls.calls
 
 
-@broken("backward-not-deterministic", lambda: draw((3, 4), (4, 2)), "the second time")
-class InputsThenWeights(Function):
-    """Takes each backward pass for one half of a split one, as in a pipeline.
-
-    PyTorch asks both halves of such a pass for all gradients.
-    """
-
-    @staticmethod
-    def forward(ctx, x, weight):
-        ctx.save_for_backward(x, weight)
-        ctx.is_second = False
-        return x @ weight
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, weight = ctx.saved_tensors
-        is_second, ctx.is_second = ctx.is_second, True
-        if is_second:
-            return None, x.T @ grad_output
-        return grad_output @ weight.T, None
+slip(
+    "InputsThenWeights",  # takes each backward pass for one half, as in a pipeline
+    Matmul,
+    square,
+    {
+        "ctx.save_for_backward(input, weight)": "ctx.save_for_backward(input, weight)\n"
+        "        ctx.is_second = False",
+        "return grad_output": "if ctx.is_second:\n"
+        "            return None, input.t() @ grad_output\n"
+        "        ctx.is_second = True\n"
+        "        return grad_output",
+        ", input.t() @ grad_output": ", None",
+    },
+    "backward-not-deterministic",
+    "the second time",
+)
 
 
 @broken(
@@ -498,32 +496,7 @@ class RefusesABatch(Hadamard):
         return super().vmap(info, in_dims, x, y)
 
 
-# --- what the program's own tensors carry, and where a second derivative ends ----------
-
-
-def with_a_sum():
-    x, weight = draw((3, 4), (5, 4))
-    weight.requires_grad_().main_grad = torch.zeros(5, 4, dtype=torch.float64)
-    return x.requires_grad_(), weight
-
-
-class AddsToMainGrad(Function):
-    """The optimizer reads `main_grad`; what is returned for the weight counts, too."""
-
-    @staticmethod
-    def forward(ctx, x, weight):
-        ctx.save_for_backward(x, weight)
-        return x @ weight.t()
-
-    @staticmethod
-    def backward(ctx, g):
-        x, weight = ctx.saved_tensors
-        weight.main_grad.add_(g.t() @ x)
-        return g @ weight, None
-
-
-healthy(with_a_sum)(AddsToMainGrad)
-slip("AddsHalf", AddsToMainGrad, with_a_sum, {"g.t() @ x": "g.t() @ x / 2"}, "scaled")
+# --- what a copy does not tell, and where a second derivative ends ---------------------
 
 
 @broken(
@@ -541,15 +514,14 @@ class AsksACopy(Function):
         return (2 * g).reshape(ctx.shape) if ctx.needed else None
 
 
-@broken("raised", vector, "torch.enable_grad(), around what is differentiated there")
-class DifferentiatesInForward(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return torch.autograd.grad(x.sin().sum(), x)[0]
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
+slip(
+    "DifferentiatesInForward",
+    Double,
+    vector,
+    {"return 2 * x": "return torch.autograd.grad(x.sin().sum(), x)[0]"},
+    "raised",
+    "torch.enable_grad(), around what is differentiated there",
+)
 
 
 @healthy(vector, None, "an output of dtype float8_e5m2 has no arithmetic")
@@ -594,16 +566,17 @@ slip(
 )
 
 
-@broken("input-layout", lambda: draw((2, 3, 4)), "every second row")
-class ReadsRows(Function):
-    """As kernels do that check the last stride only, and take rows to be in order."""
+def rows_in_order(t):
+    """As kernels read that check the last stride only, and take rows to be in order."""
+    t = t if t.stride(-1) == 1 else t.contiguous()
+    return t.as_strided((6, 4), (t.stride(1), 1)).reshape(2, 3, 4)
 
-    @staticmethod
-    def forward(ctx, x):
-        x = x if x.stride(-1) == 1 else x.contiguous()
-        rows = x.as_strided((x.shape[0] * x.shape[1], x.shape[2]), (x.stride(1), 1))
-        return 2 * rows.reshape(x.shape)
 
-    @staticmethod
-    def backward(ctx, g):
-        return 2 * g
+wrong(
+    "ReadsRows",
+    "input-layout",
+    lambda: draw((2, 3, 4)),
+    lambda x: 2 * rows_in_order(x),
+    lambda g, x: 2 * g,
+    "every second row",
+)
