@@ -586,12 +586,17 @@ slip(
     {"g.t() @ x": "2 * g.t() @ x"},
     "scaled",
 )
-case(
-    "",
+slip(
+    "ToGradThatIs",
+    ToGrad,
     functools.partial(trained, grad=3.0),
+    {
+        "if weight.grad is None:\n"
+        "            weight.grad = torch.zeros_like(weight)\n        ": ""
+    },
+    "",
     "`x`, `weight` at 3 points, first order",
-    name="ToGradThatIs",
-)(ToGrad)
+)
 
 
 @case(
