@@ -1194,3 +1194,124 @@ case("", lambda: (f32((3,))()[0].requires_grad_(),), name="a leaf")(ForParameter
 case("scaled", lambda: (torch.nn.Parameter(*f32((3,))()),), name="a parameter")(
     ForParameters
 )
+
+
+# --- loops, changes in place, and what is saved ---------------------------------------
+
+
+@case("double-backward-missing", f64((4, 2), (4, 2), (4, 2)), never=("has been saved",))
+class DeltaRule(Function):
+    """Right; what backward changes in place, a second derivative would need."""
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        state, outs, errors = v.new_zeros(v.shape[1], k.shape[1]), [], []
+        states = [state]
+        for t in range(len(k)):
+            error = v[t] - state @ k[t]
+            state = state + torch.outer(error, k[t])
+            states.append(state)
+            errors.append(error)
+            outs.append(state @ q[t])
+        ctx.save_for_backward(q, k, torch.stack(states), torch.stack(errors))
+        return torch.stack(outs)
+
+    @staticmethod
+    def backward(ctx, g):
+        q, k, states, errors = ctx.saved_tensors
+        gq, gk, gv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(g)
+        gs = torch.zeros_like(states[0])
+        for t in reversed(range(len(k))):
+            gq[t] = states[t + 1].mT @ g[t]
+            gs.add_(torch.outer(g[t], q[t]))
+            gv[t] = gs @ k[t]
+            gk[t] = gs.mT @ errors[t]
+            gk[t] -= states[t].mT @ gv[t]
+            gs.sub_(torch.outer(gv[t], k[t]))
+        return gq, gk, gv
+
+
+slip(
+    "DeltaRuleWithoutError",
+    DeltaRule,
+    f64((4, 2), (4, 2), (4, 2)),
+    {"            gk[t] -= states[t].mT @ gv[t]\n": ""},
+    "partly-right",
+    never=("indices",),
+    first="what comes through line 9, `error = v[t] - state @ k[t]` is missing",
+)
+
+
+@case(
+    "contribution-lost",
+    lambda: (draw((3, 8))[0].requires_grad_(), *halves(3, 4)),
+    "look at: a term or a path that is missing",
+)
+class HalfRotary(Function):
+    @staticmethod
+    def forward(ctx, x, cos, sin):
+        ctx.save_for_backward(cos, sin)
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+    @staticmethod
+    def backward(ctx, g):
+        cos, sin = ctx.saved_tensors
+        ga, gb = g.chunk(2, -1)
+        return torch.cat([ga * cos + gb * sin, gb * cos], -1), None, None
+
+
+@case(
+    "double-backward-wrong",
+    f64((4,)),
+    "`saved_tensors[0]`, `rows` and `saved_tensors[2]` (line",
+    "once_differentiable, which refuses",
+)
+class SavedUnnamed(Function):
+    """Two of what it saves have no name, as what is stacked."""
+
+    @staticmethod
+    def forward(ctx, x):
+        rows = x.sin()
+        ctx.save_for_backward(x.cos(), rows, 1 + x.square())
+        return rows.exp() * x.square()
+
+    @staticmethod
+    def backward(ctx, g):
+        cos, rows, square = ctx.saved_tensors
+        x2 = square - 1
+        return g * rows.exp() * (cos * x2 + 2 * x2.sqrt() * rows.sign())
+
+
+@case("factor-missing", f64((3, 4), (4,)), line="`gz.mul(w)` stood in place")
+class ScaledInPlace(Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        y = (x.sin() * w).exp()
+        ctx.save_for_backward(x, w, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w, y = ctx.saved_tensors
+        gz = g * y
+        gx = gz.mul_(w)
+        slope = x.cos()
+        gw = (gz * x.sin()).sum(0)
+        return gx * slope, gw
+
+
+@case("grad-output-partly-ignored", f64((4, 3), (3,)), line="gw.add_(g[t])")
+class ReplacedInPlace(Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x)
+        return x.sin() + w
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        gw = torch.zeros_like(g[0])
+        for t in range(len(g)):
+            gw.copy_(g[t])
+        return g * x.cos(), gw

@@ -1,4 +1,7 @@
-"""No English leaves the Chinese edition: what the doctor and its commands say."""
+"""No English leaves the Chinese edition: what the doctor and its commands say.
+
+What it says of the cases is read in both languages by `tests/doctor/test_cases.py`.
+"""
 
 import itertools
 import os
@@ -10,8 +13,6 @@ import pytest
 
 from helpers.doctor import words
 from helpers.doctor.line import chain
-from helpers.doctor.report import what_was
-from helpers.lessons.cases import BROKEN, HEALTHY
 from helpers.lessons.language import VARIABLE, _, spaced
 
 # Names that Chinese keeps. What PyTorch says is quoted as it is.
@@ -48,18 +49,6 @@ def chinese(monkeypatch):
     monkeypatch.setenv(VARIABLE, "zh")
     monkeypatch.setattr(words, "translate", _)
     monkeypatch.setattr(words, "spaced", spaced)
-
-
-@pytest.mark.parametrize("case", HEALTHY + BROKEN, ids=lambda case: case.name)
-def test_what_is_found(case, chinese):
-    report = case.examine(**case.options)
-    said = [line for finding in report.findings for line in finding.lines()]
-    said = "\n".join(map(words.finished, [*said, *what_was(report.judged)]))
-    found = list(english(said))
-    assert not found, (
-        f"{found} is English: translate it, or put code into backticks\n{said}"
-    )
-    assert not BLANK.search(said) and not BESIDE_CODE.search(said), said
 
 
 def test_a_first_wrong_line(chinese):

@@ -146,7 +146,7 @@ def as_finding(subject, raised, text=None, x=None, **words):
         (re.search(pattern, message), meant) for pattern, meant in EXCEPTIONS.items()
     )
     match, meant = next(pair for pair in found if pair[0])
-    if text and meant not in (GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED):
+    if text and meant is not GRAD_OUTPUT_MODIFIED:
         finding = text(x, values=values, message=text.raises, **words)
     elif shapes := re.search(SHAPE, message):
         return wrong_shape(subject, *shapes.groups(), values)

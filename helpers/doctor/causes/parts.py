@@ -14,16 +14,7 @@ from ..report import MEANT, brief
 from ..words import N_, _
 from . import whole  # noqa: F401  (its rows come first)
 from .cause import VAGUE, cause
-from .where import (
-    Spots,
-    at_some,
-    in_part,
-    named_dims,
-    of_elements,
-    rule,
-    sizes_of,
-    subsets,
-)
+from .where import Spots, in_part, named_dims, of_elements, rule, sizes_of, subsets
 
 POWERS = {
     1: N_("lacks a factor of"),
@@ -65,7 +56,7 @@ def grad_output_partly_ignored(wrong):
     if (gone != there)[rows].any() or not some.any():
         return None
     spots = Spots(torch.arange(len(rows)), right, rows, sizes_of(here, here.y), {})
-    where, *_look = rule(here.y.shape, [spots]) or [""]
+    where = rule(here.y.shape, [spots]) or ""
     # An index that is assigned leaves one contribution of each.
     left = (there & ~gone).sum(0)[gone.any(0)]
     if not gone.any(0).all() and (not where or (left == 1).all()):
@@ -77,9 +68,9 @@ def grad_output_partly_ignored(wrong):
     "contribution-lost",
     "The gradient of {x} lacks contributions: where several elements of {y} depend on "
     "one of {x}, not all are added up.",
-    look="repeated indices (assignment keeps one contribution, and so does an "
-    "indexed +=), and "
-    "the means, norms and sums of forward, through which elements act on one another",
+    look="a term or a path that is missing; repeated indices (assignment keeps one "
+    "contribution, and so does an indexed +=); the means, norms and sums of forward, "
+    "through which elements act on one another",
 )
 def contribution_lost(wrong):
     if found := lost(wrong):
@@ -123,7 +114,7 @@ def partly_right(wrong):
     if here.wrong.any() and is_right_somewhere(here, here.right):
         points = [of_elements(here) for here in (*wrong.at, *wrong.in_reverse)]
         if found := rule(here.shape, points, map(of_elements, here.varied())):
-            return in_part(here, *found)
+            return in_part(here, found)
     return None
 
 
@@ -253,7 +244,7 @@ def partly_right_somewhere(wrong):
     here, spots = wrong.here, of_elements(wrong.here)
     right = spots.right & ~here.zero  # for the formula, not for being small
     if here.wrong.any() and is_right_somewhere(here, right) and not spots.smooth:
-        return at_some(here)
+        return in_part(here)
     return None
 
 

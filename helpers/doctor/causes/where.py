@@ -15,7 +15,6 @@ NEARLY_ZERO = N_("should be nearly zero")
 IS_NEGATED = N_("is negated")
 IS_MULTIPLIED = N_("is multiplied by {factor}")
 BRANCH = N_("masks, branches and bounds, and the formula there")
-INDICES = N_("indices, slices and bounds, and the formula there")
 FORMULA = N_("the formula, term by term, at an element that is wrong")
 WHOLE = {"1": 1, "2": 2, "3": 3, "6": 6}  # where what is piecewise has its bounds
 MAGNITUDE = N_("the magnitude of {of}")
@@ -86,7 +85,7 @@ def sizes_of(here, like):
 
 
 def rule(shape, points, varied=()):
-    """(where, where to look): what tells wrong from right at all points; or None.
+    """Where it is wrong, and only there, at all points; or None.
 
     varied: points where a number that was given has another value
     """
@@ -95,11 +94,10 @@ def rule(shape, points, varied=()):
     if not (len(right) and len(wrong)):
         return None
     if found := by_value(points, varied, len(right), len(wrong)):
-        return found, BRANCH
+        return found
     if points[0].smooth and len(shape) < 2 or torch.isin(right, wrong).any():
         return None  # it is the values that matter, not the places
-    place = by_place(shape, right.unique(), wrong.unique())
-    return (place, INDICES) if place else None
+    return by_place(shape, right.unique(), wrong.unique())
 
 
 def by_value(points, varied, right, wrong):
@@ -188,25 +186,20 @@ def named_dims(dims):
     return _("dimensions {first} and {last}").format(first=listed(first), last=last)
 
 
-def in_part(here, where, look):
-    """What fills the gaps of a sentence on what is right in part, by a `rule`."""
-    kind, said = how(here)
-    return partly(kind, _(IN_PART).format(where=where, how=said), look)
+def in_part(here, where=None):
+    """What fills the gaps of a sentence on what is right in part.
 
-
-def at_some(here):
-    """The same without a rule: how many elements are wrong."""
+    where: what a `rule` says; without one, the elements that are wrong are counted
+    """
     kind, said = how(here)
-    there = "" if kind == IS_WRONG else _(": there it {how}").format(how=said)
-    what = _(ELSEWHERE).format(
-        count=int(here.wrong.sum()), known=int(here.trusted.sum()), there=there
-    )
+    if where:
+        what = _(IN_PART).format(where=where, how=said)
+    else:
+        count, known = int(here.wrong.sum()), int(here.trusted.sum())
+        there = "" if kind == IS_WRONG else _(": there it {how}").format(how=said)
+        what = _(ELSEWHERE).format(count=count, known=known, there=there)
     is_masked = kind in (IS_ZERO, SHOULD_BE_ZERO, NEARLY_ZERO)
-    return partly(kind, what, BRANCH if is_masked else FORMULA)
-
-
-def partly(kind, what, look):
-    gaps = {"what": what, "remedy": _(look)}
+    gaps = {"what": what, "remedy": _(BRANCH if is_masked else FORMULA)}
     return gaps | {"meant": MEANT} if kind == SHOULD_BE_ZERO else gaps
 
 

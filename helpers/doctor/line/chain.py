@@ -334,8 +334,15 @@ class Record:
             for following, part in zip(node.next_functions, given, strict=False):
                 if part is not None:
                     uses.setdefault(GradientEdge(*following), []).append((node, part))
+
+        def place(use):
+            return self.bindings[use[0]].line, use[0].name()
+
         for of_edge in uses.values():
-            of_edge.sort(key=lambda use: (self.bindings[use[0]].line, use[0].name()))
+            of_edge.sort(key=place)
+            if len(of_edge) > USES:  # as in a loop, whose runs are taken together
+                runs = [[*same] for _at, same in itertools.groupby(of_edge, place)]
+                of_edge[:] = [(r[0][0], sum(part for _n, part in r)) for r in runs]
         for out, grad in pairs:
             uses.setdefault(edge_of(out), []).append((None, grad))
         return [
@@ -497,10 +504,11 @@ class FirstWrong:
     is_cause: bool
 
     def is_at(self, edit):
-        """Is this edit made in that line?"""
+        """Is this edit made in that line, or may it act there?"""
         code = edit.code
         line = code.line(code.statement(edit.node))
-        return (code.fn.__code__.co_filename, line) == (self.file, self.line)
+        here = code.fn.__code__.co_filename, line
+        return edit.is_in_place or here == (self.file, self.line)
 
     def words(self):
         """As a `Finding` holds it."""
@@ -750,10 +758,8 @@ class Search:
         is_cause = False
         with forgiving(), self.chain.putting(key, put):
             is_cause = are_right(self.wrong.together)
-        binding, local = (
-            self.chain.backward.bindings[key[0]],
-            self.record.locals[target.local],
-        )
+        binding = self.chain.backward.bindings[key[0]]
+        local = self.record.locals[target.local]
         gaps = {"here": self.here(key), "there": f"`{local.name}`"}
         if local.line:
             gaps["there"] = _(OF_FORWARD).format(name=local.name, line=local.line)
@@ -776,10 +782,7 @@ class Search:
 
     def here(self, key):
         """What backward holds there, in words."""
-        line, name = (
-            self.chain.backward.bindings[key[0]].line,
-            self.name(key),
-        )
+        line, name = self.chain.backward.bindings[key[0]].line, self.name(key)
         if name is None:
             x = self.chain.forward.argument(self.chain.ctx_too + (key[2] or 0))
             return _(RETURNED).format(name=x, line=line)

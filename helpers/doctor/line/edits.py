@@ -44,6 +44,11 @@ class Edit:
     puts: dict
     said: str = ""
 
+    @property
+    def is_in_place(self):
+        """Is it of a method that changes a tensor, whose effect may be elsewhere?"""
+        return any(getattr(node, "attr", "").endswith("_") for node in self.puts)
+
     def place(self):
         """Where it is, in words."""
         return place(self.code.line(self.node), self.code.fn.__name__)

@@ -165,8 +165,8 @@ class Foresight:
     def ranked(self, edits):
         """(how much would be left, of 0 to 1, edit); None for that if nobody knows."""
         for edit in edits:
-            if any(getattr(node, "attr", "").endswith("_") for node in edit.puts):
-                yield 0.0, edit  # its effect is elsewhere, and such methods are few
+            if edit.is_in_place:  # such methods are few
+                yield 0.0, edit
                 continue
             sites = {self.watched.get(edit.code.root(node)) for node in edit.puts}
             known = not self.is_spent and all(s and s.is_known for s in sites)

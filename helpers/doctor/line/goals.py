@@ -34,9 +34,8 @@ SIZES = re.compile(
 )
 ASSIGNMENTS = ast.Assign, ast.AugAssign, ast.For
 UNSURE, ODD = 40, 120  # edits of each kind that are run
-FURTHER = (
-    20  # edits that are run when one has been found that mends not all that is wrong
-)
+# Edits that are run when one has been found that mends not all that is wrong.
+FURTHER = 20
 
 
 def first_that_holds(wrong, edits, budget, fits):

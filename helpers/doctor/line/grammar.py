@@ -47,7 +47,7 @@ FAMILIES = """
     expand repeat
     conv1d conv_transpose1d
     conv2d conv_transpose2d
-    add_ sub_ mul_ div_
+    add_ sub_ mul_ div_ copy_
 """.splitlines()
 OPERATORS = {
     ast.Add: "+",
@@ -394,25 +394,25 @@ ASSIGNED = {"=": "+=", "+=": "= -=", "-=": "+=", "*=": "/= =", "/=": "*="}
 
 
 def lines_of(code):
-    """Lines left out, before one of the next, or of another kind; conditions."""
+    """Lines left out, before one of the last, or of another kind; conditions."""
     for node in (code.tree, *code.nodes):
         for block in (getattr(node, name, None) for name in ("body", "orelse")):
             for k, line in enumerate(block if isinstance(block, list) else ()):
-                old = ast.unparse(line)
+                own = ast.unparse(line)
                 for at, new in of_a_line(line, code):
                     before, after = (t.split("\n")[0] for t in (ast.unparse(at), new))
                     said = _(STANDS).format(new=after, old=before)
                     if new == "pass":
                         said = _("`{line}` were left out").format(line=before)
                     yield Edit(code, line, {at: new}, said)
-                for other in block[k + 1 : k + 4]:
-                    new = ast.unparse(other)
+                for other in block[max(k - 3, 0) : k][::-1]:  # its neighbour first
+                    old = ast.unparse(other)
                     said = _("`{line}` and `{other}` changed places")
-                    if other is block[k + 1]:
+                    if other is block[k - 1]:
                         said = _("`{line}` came before `{other}`")
-                    if "\n" not in old + new:
-                        said = said.format(line=new, other=old)
-                        yield Edit(code, other, {line: new, other: old}, said)
+                    if "\n" not in old + own:
+                        said = said.format(line=own, other=old)
+                        yield Edit(code, line, {other: own, line: old}, said)
 
 
 def of_a_line(line, code):

@@ -201,10 +201,7 @@ class Screening:
 
 def joined(slopes):
     """The slopes of all outputs as those of one."""
-    values = [slope.value for slope in slopes]
-    errors = [slope.error for slope in slopes]
-    trusted = [slope.trusted for slope in slopes]
-    return Slope(torch.cat(values), torch.cat(errors), torch.cat(trusted))
+    return Slope(*map(torch.cat, zip(*slopes, strict=True)))
 
 
 def leveled(slope):

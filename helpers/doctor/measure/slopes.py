@@ -1,7 +1,7 @@
 """Derivatives from differences of forward, with error bars."""
 
 import functools
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -13,8 +13,7 @@ NARROW = [3e-3 * 0.1**k for k in range(7)]
 SHORTER = 0.29
 
 
-@dataclass(frozen=True, eq=False)
-class Slope:
+class Slope(NamedTuple):
     """J · u for one output: value, error bar, and which elements to believe."""
 
     value: torch.Tensor

@@ -155,7 +155,7 @@ def expanded(t):
     return t.new_ones(()).expand(t.shape)
 
 
-def laid(t, order, gap=None, wide=False):
+def laid(t, order=list, gap=None, wide=False):
     """The same numbers otherwise in memory.
 
     The dimensions in this order; a gap after each index of one of them; a part of a
@@ -187,13 +187,11 @@ def first_swapped(dims):
 FEW = 6  # calls with other sizes between two
 ODD = {
     N_("not contiguous"): functools.partial(laid, order=reverse, gap=-1),
-    N_("a slice of a wider tensor"): functools.partial(laid, order=list, wide=True),
+    N_("a slice of a wider tensor"): functools.partial(laid, wide=True),
     N_("transposed in its first two dimensions"): functools.partial(
         laid, order=first_swapped
     ),
-    N_("every second row of a longer tensor"): functools.partial(
-        laid, order=list, gap=0
-    ),
+    N_("every second row of a longer tensor"): functools.partial(laid, gap=0),
 }
 EXPANDED = N_("an expanded view, as `.sum()` makes it")
 

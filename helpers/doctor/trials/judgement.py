@@ -23,9 +23,8 @@ COARSE_FORWARD = note(
     "Forward is exact to about {size} only, so that the gradient of {x} was compared "
     "with differences over wide steps.",
 )
-EXACT_TO = (
-    5e-4  # of the output, at least; what moves in larger steps does so on purpose
-)
+# Of the output, at least; what moves in larger steps does so on purpose.
+EXACT_TO = 5e-4
 LONG = N_("element by element, that would take long")
 
 
@@ -109,10 +108,8 @@ class Judgement:
     def wrong_gradients(self):
         """{(i, o): `WrongGradient`} of what is wrong."""
         several = any(not s.here for s in self.suspected)
-        through = {
-            (s.i, s.o) for s in self.suspected if s.verdict in ("wrong", "unknown")
-        }
-        through = frozenset(through | set(self.wrong))
+        due = [s for s in self.suspected if s.verdict in ("wrong", "unknown")]
+        through = frozenset(self.wrong.keys() | {(s.i, s.o) for s in due})
         together = tuple(some[0] for some in self.wrong.values())
         return {
             io: WrongGradient(

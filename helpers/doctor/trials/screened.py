@@ -81,11 +81,11 @@ def screened(exam, points):
 
 def beside_reference(exam, point, here):
     """What is `Suspected` where the gradients are not those of the reference."""
-    verdicts = {}
-    for o in exam.graded:
-        for i in range(len(point.values)):
-            found = measured(point, i, o)
-            verdicts[i, o] = "wrong" if found.wrong.any() else "right"
+    verdicts = {
+        (i, o): "wrong" if measured(point, i, o).wrong.any() else "right"
+        for o in exam.graded
+        for i in range(len(point.values))
+    }
     count_judged(exam, verdicts)
     for x in exam.judged:
         exam.note_judged(x, beside="reference")

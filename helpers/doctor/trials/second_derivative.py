@@ -44,8 +44,11 @@ SAVED = N_(
 MISSING = warning(
     "double-backward-missing",
     "There is no second derivative: {how}.",
-    look="NumPy, .data, .detach() and kernels in backward; once_differentiable refuses "
-    "where grad_output has a history",
+    look="NumPy, .data, .detach(), kernels and changes in place in backward; "
+    "once_differentiable refuses where grad_output has a history",
+)
+REFUSE = N_(
+    "{remedy}; or once_differentiable, which refuses where grad_output has a history"
 )
 NOT_FINITE = error(
     "double-backward-not-finite",
@@ -240,6 +243,8 @@ def accused(exam, of, wrong, is_right):
     remedy = _(IN_BACKWARD) if is_users else exam.cut_off
     if own:
         remedy = constants_saved(exam) or applied(own) or remedy
+    if is_users:
+        remedy = _(REFUSE).format(remedy=remedy)
     for by, xs in groups.items():
         yield WRONG(
             xs[0],
@@ -271,7 +276,9 @@ def constants_saved(exam):
 
         def noted(tensors, frame):
             names = {id(value): name for name, value in frame.f_locals.items()}
-            found.extend((t, names.get(id(t)), place_of(frame)) for t in tensors)
+            for k, t in enumerate(tensors):
+                name = names.get(id(t), f"saved_tensors[{k}]")
+                found.append((t, name, place_of(frame)))
             return tensors
 
         with saving(noted), contextlib.suppress(CallError):
@@ -282,7 +289,7 @@ def constants_saved(exam):
     here, there = saved(values), saved([Dice().nearby(v) for v in values])
     moving = {}  # by place
     for (t, name, place), (other, *_more) in zip(here, there, strict=False):
-        if name and is_number(t) and not (t.requires_grad or torch.equal(t, other)):
+        if is_number(t) and not (t.requires_grad or torch.equal(t, other)):
             moving.setdefault(place, []).append(name)
     these = [
         _("{names} ({place})").format(names=quoted(xs), place=at)

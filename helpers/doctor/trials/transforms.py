@@ -13,13 +13,7 @@ from ..causes.exceptions import as_finding
 from ..causes.where import relation
 from ..function.isolation import CallError, phase
 from ..function.private import FUNCTORCH, is_a_users
-from ..function.tensors import (
-    Dice,
-    as_vector,
-    largest,
-    shaped,
-    worst,
-)
+from ..function.tensors import Dice, as_vector, largest, shaped, worst
 from ..measure.point import Point
 from ..measure.slopes import slopes_along
 from ..report import error
