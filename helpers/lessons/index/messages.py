@@ -20,7 +20,7 @@ MESSAGES = {
                 " and `optimizer.step()` after the last `backward`. In place of "
                 "`retain_graph=True` over steps, `h = h.detach()`. "
                 "`set_detect_anomaly` names what saved it",
-                "04 Save the result for backward, not the input",
+                "04 Modified by an inplace operation: the price of saving the result",
                 short=True),
         Message("is a view and is being modified inplace",
                 "`forward`, `unbind`, `split` or a module with a full backward hook "
