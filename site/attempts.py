@@ -14,9 +14,10 @@ import torch
 from docutils import nodes
 from exercises import speaking
 
-from helpers.lessons import drill
+from helpers.lessons import drill, exercise
 from helpers.lessons.judge.compare import SLOPES
 from helpers.lessons.judge.numbers import NEARLY
+from helpers.lessons.judge.properties import random
 from helpers.lessons.language import _
 
 LAMBDA = re.compile(r"lambda ([\w, ]+): (.+)", re.DOTALL)
@@ -55,6 +56,8 @@ SAID = {  # what only a page says; by the folder of the edition
         "modules": "This page has `torch` alone: write `torch` in place of `{module}`.",
         "times": "Everywhere it is {factor} times what is right.",
         "zero": "it divides by zero.",
+        "inPlace": "`{name}` changes a tensor in place, and others may still use it: "
+        "write `{meant}`.",
         "minus": "a tensor of True and False knows no minus: write `~mask`.",
         "power": "`^` is not a power in Python: write `**`.",
         "bits": "`&`, `|` and `~` need True and False: put each comparison in "
@@ -89,6 +92,7 @@ SAID = {  # what only a page says; by the folder of the edition
         "modules": "本页只有 `torch`，请把 `{module}` 写成 `torch`。",
         "times": "处处都是正确值的 {factor} 倍。",
         "zero": "除数是 0。",
+        "inPlace": "`{name}` 会原地修改张量，而别处可能还要用它，请写 `{meant}`。",
         "minus": "布尔张量不能做减法，也不能取负，请写 `~mask`。",
         "power": "Python 里的乘方不是 `^`，而是 `**`。",
         "bits": "`&`、`|`、`~` 要用在布尔张量上：请给每个比较加上括号。",
@@ -172,32 +176,62 @@ def data_of_drill(number, folder):
         }
 
 
+def data_of_first(folder):
+    """The same of exercise 0.1, whose gap is one line: the last of `backward`."""
+    given = exercise("0.1")
+    with speaking(folder):
+        return {
+            "number": given.number,
+            "names": ["grad_output"],
+            "what": _("the gradient"),
+            "cases": [
+                {"given": [data_of(g)], "expected": data_of(3 * g)}
+                for g in (random(2, 3, seed=1), random(4, seed=2))
+            ],
+            "wrong": [],
+            "right": _(given.success),
+            "words": templates(folder),
+        }
+
+
 FORM = """<form class="attempt" data-asked="{asked}">
-<label><span><b>{number}</b> <code>{task}</code></span> <code>lambda {names}:</code>
+<label><span><b>{number}</b> <code>{task}</code></span> <code>{before}</code>
 <input placeholder="{one}" autocomplete="off" autocapitalize="off" spellcheck="false"></label>
 <button type="submit">{check}</button> <output></output>
 </form>"""
 
 
-def form(number, names, task, folder):
+def form_of_drill(number, names, task, folder):
     asked = data_of_drill(number, folder) | {"names": names.split(", ")}
     task = TASKS.get(task, task) if folder == "zh" else task
+    return form(asked, f"# {task}" if task else "", f"lambda {names}:", folder)
+
+
+def form(asked, task, before, folder):
     return FORM.format(
         asked=escape(json.dumps(asked, ensure_ascii=False)),
-        number=number,
-        task=escape(f"# {task}") if task else "",
-        names=escape(names),
+        number=asked["number"],
+        task=escape(task),
+        before=escape(before),
         check=SAID[folder]["check"],
         one=SAID[folder]["one"],
     )
 
 
 def add_fields(doctree, folder):
-    """Puts the fields under each cell that asks for lambdas, which scripts then hide."""
+    """Puts the fields under each cell that asks for a line.
+
+    Of drills, they stand for the cell; of exercise 0.1, for its output.
+    """
     for cell in list(doctree.findall(nodes.container)):
-        found = ASKS.findall(cell.astext())
-        if cell.get("nb_element") == "cell_code" and found:
+        if cell.get("nb_element") != "cell_code":
+            continue
+        forms = [form_of_drill(*one, folder) for one in ASKS.findall(cell.astext())]
+        if forms:
             cell["classes"].append("in-fields")
-            forms = "\n".join(form(*one, folder) for one in found)
+        if 'exercise("0.1").check(Triple)' in cell.astext():
+            cell["classes"].append("with-field")
+            forms = [form(data_of_first(folder), "", "return", folder)]
+        if forms:
             place = cell.parent.index(cell) + 1
-            cell.parent.insert(place, nodes.raw("", forms, format="html"))
+            cell.parent.insert(place, nodes.raw("", "\n".join(forms), format="html"))

@@ -126,9 +126,10 @@ NONE = {
     "zh": "返回 None，`x` 就得不到梯度。",
 }
 SUCCESS = {  # no more than the page has seen
-    "notebooks": "Right at {count} inputs in float64, up to ±{far}. Chapter 05 asks "
-    "for the second derivative, too.",
-    "zh": "在 {count} 个 float64 输入上都正确，最大到 ±{far}。第 05 章还会检查二阶导数。",
+    "notebooks": "It is 1 at x = 100, in float32, too, and right at {count} inputs in "
+    "float64, up to ±{far}. Chapter 05 asks for the second derivative, too.",
+    "zh": "在 x = 100 处它是 1，float32 也一样；在 {count} 个 float64 输入上都正确，"
+    "最大到 ±{far}。第 05 章还会检查二阶导数。",
 }
 OVERFLOWS = {  # far on the left, where the slope is 0 all the same
     "notebooks": "Right at {count} inputs in float64, up to ±{far}. Far on the left a step is inf, "

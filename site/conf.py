@@ -164,6 +164,7 @@ html_additional_pages = dict.fromkeys(front.FRONT.values(), "front.html") | {
     "search": "elsewhere.html",
 }
 html_sidebars = {"**": ["search-button-field.html", "chapters.html"]}
+html_sidebars |= {page: [] for page in front.FRONT.values()}  # which lists the chapters
 
 DEEPER = re.compile(
     r'<section id="[^"]*">\s*(?:<span id="[^"]*"></span>\s*)?<h2>(?:Deeper:|选读：)'

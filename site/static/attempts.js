@@ -112,6 +112,8 @@ const attempts = (() => {
     const [opened, closed] = [/[([]/g, /[)\]]/g].map(sign => line.match(sign)?.length ?? 0);
     if (beyond && opened !== closed) return ["✗", at(number, filled(words.brackets, { opened, closed }))];
     if (isFront && mine.some(Array.isArray) || beyond?.message.startsWith(",")) return ["○", at(number, words.tuple)];
+    const [, changed] = /^([a-z]\w*)_$/.exec(beyond?.message) ?? [];
+    if (changed) return ["○", at(number, filled(words.inPlace, { name: beyond.message, meant: changed }))];
     const isName = beyond?.isName && !OF_PYTHON.has(beyond.message);
     const begins = name => isName && name.startsWith(beyond.message.toLowerCase()); // grad, X
     const close = beyond && !OF_PYTHON.has(beyond.message) && ([...asked.names, ...known].find(name => isClose(name, beyond.message)) ?? asked.names.find(begins));

@@ -37,15 +37,16 @@ const setUpSlope = front => {
   };
   slider.addEventListener("input", show);
   const draw = (line, mark, said) => {
+    const isOwn = line !== form.querySelector("input").defaultValue; // whose curve is there already
     const slopes = inFloat32(line, RANGE), halved = inFloat32(line, RANGE, 0.5);
     let path = "", pen = "M";
-    for (const [n, y] of (slopes ?? []).entries()) {
+    for (const [n, y] of (isOwn && slopes || []).entries()) {
       const seen = Math.min(Math.max(1 - y, -9), 9); // far outside: what is larger is not drawn
       path += Number.isNaN(y) ? "" : `${pen}${RANGE[n] + 20} ${seen.toFixed(4)}`;
       pen = Number.isNaN(y) ? "M" : "L";
     }
     front.querySelector("#yours").setAttribute("d", path);
-    yours = slopes && line;
+    yours = isOwn && slopes && line;
     const differ = (some, right, at) => (some ?? []).flatMap((y, n) => Math.abs(y - right[n]) < 0.01 ? [] : at[n]);
     const wrong = differ(slopes, RIGHT, RANGE), far = inFloat32(line, BEYOND);
     const away = x => Math.abs(x - slider.value);
@@ -133,6 +134,7 @@ const setUpLookUp = front => {
     front.querySelector("#nearest").hidden = !best || isAll;
     results.hidden = !words.length;
     results.scrollIntoView({ block: "nearest" });
+    history.replaceState(null, "", `?q=${encodeURIComponent(field.value)}`); // for who comes back
   });
   const ask = text => { field.value = text; field.dispatchEvent(new Event("input")); field.focus(); };
   front.querySelector(".example button").addEventListener("click", ({ target }) => ask(target.textContent));

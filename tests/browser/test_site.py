@@ -377,6 +377,16 @@ def test_a_drill_is_judged_on_a_page(page, site, folder):
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
+def test_the_first_exercise_is_judged_on_a_page(page, site, folder):
+    show(page, site, f"{folder}/00_start_here.html")
+    form = page.locator("form.attempt")
+    for line, mark in (("grad_output", "✗ 0.1"), ("return 3 * grad_output", "✓ 0.1")):
+        form.locator("input").fill(line)
+        form.locator("input").press("Enter")
+        expect(form.locator("output")).to_contain_text(mark)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_a_prediction_is_made_on_a_page(page, site, folder):
     name = f"{folder}/05_higher_order.html"
     show(page, site, name)
