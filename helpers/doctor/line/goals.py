@@ -241,7 +241,7 @@ def unused(subject):
         for node in names:
             if node.id not in read and isinstance(code.up.get(node), ast.Assign):
                 at = place(code.line(node), code.fn.__name__)
-                found[f"`{node.id}` ({at})"] = None
+                found[_("`{old}` ({place})").format(old=node.id, place=at)] = None
     return found and _("what is computed and never used: {these}").format(
         these=listed(found)
     )

@@ -98,7 +98,7 @@ def _writes(attempt, steps, shapes):
         except NameError as error:
             yield _(
                 "`{line}` reads `{name}`, which no line above it makes. In which order "
-                "do the gradients become known?"
+                "do the gradients become known? The first of them is `grad_output`."
             ).format(line=line, name=error.name)
         except Exception as error:
             yield _("`{line}` cannot be run: {error}").format(line=line, error=error)
