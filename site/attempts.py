@@ -101,6 +101,12 @@ SAID = {  # what only a page says; by the folder of the edition
     },
 }
 
+NOT_SAVED = {
+    "notebooks": "`backward` has no `x`, for `forward` has not saved it. It needs none: the slope "
+    "of 3 * x is the same at each x.",
+    "zh": "`backward` 里没有 `x`，因为 `forward` 没有保存它。这里也用不着：3 * x 的斜率处处相同。",
+}
+
 TASKS = {  # the comments of the Chinese edition's cells are English, as all its code is
     "y = x * w + x; g has the shape of y": "y = x * w + x；g 的形状与 y 相同",
     "the backward of y = x.flip(0)": "y = x.flip(0) 的 backward",
@@ -189,6 +195,8 @@ def data_of_first(folder):
                 for g in (random(2, 3, seed=1), random(4, seed=2))
             ],
             "wrong": [],
+            "absent": {"x": NOT_SAVED[folder]},
+            "tuples": True,  # a backward may return one
             "right": _(given.success),
             "words": templates(folder),
         }

@@ -54,15 +54,15 @@ WORDS = {
     "notebooks": {
         "claim": "A course on writing your own differentiable operations in PyTorch, with tested "
         "code to copy into your project.",
-        "ask": "1. Where does autograd stop?",
+        "ask": "Where does autograd stop?",
         "of_what": "This is the slope of softplus, log(1 + exp(x)), in float32.",
         "slide": " Slide x.",
         "names": {"value": "log(1 + exp(x))", "theirs": "its slope, by autograd",
                   "ours": "its slope, by the course's backward"},
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends at 88.7, ours goes "
         "on at 1",
-        "write": "2. Write the last line.",
-        "on_paper": "This one is right on paper. Write one that is right at x = 100, too.",
+        "write": "Repair the last line.",
+        "on_paper": "It is right on paper, and nan at x = 100.",
         "overflow": "Right up to x = {last}. Above, a step of your line is inf in float32, and "
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
@@ -116,15 +116,15 @@ WORDS = {
     "zh": {
         "claim": "一门课程，讲怎样在 PyTorch 里写你自己的可微算子，"
         "并附有经过测试、可以复制到你的项目里的代码。",
-        "ask": "1. autograd 到哪里就不行了？",
+        "ask": "autograd 到哪里就不行了？",
         "of_what": "这是 softplus，即 log(1 + exp(x))，在 float32 下的斜率。",
         "slide": "拖动 x 看看。",
         "names": {"value": "log(1 + exp(x))", "theirs": "autograd 算出的斜率",
                   "ours": "课程的 backward 算出的斜率"},
         "drawn": "log(1 + exp(x)) 在 −20 到 120 之间的斜率：autograd 的曲线在 88.7 处中断，"
         "自己写的 backward 一直保持为 1",
-        "write": "2. 最后一行由你来写。",
-        "on_paper": "现在这一行，在纸上推导是对的。请写一行在 x = 100 处也正确的。",
+        "write": "请改正最后一行。",
+        "on_paper": "它在纸上推导没有错，在 x = 100 处却是 nan。",
         "overflow": "到 x = {last} 为止都正确。再往上，你这一行里有一步在 float32 下成了 inf，"
         "梯度就成了 {value}。请换一种不会溢出的写法。",
         "check": "检查",

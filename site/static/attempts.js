@@ -77,7 +77,7 @@ const attempts = (() => {
     + "bool print lambda isinstance getattr").split(" "));
 
   // Names of other libraries, and what stands for them.
-  const STANDS_FOR = { __proto__: null, e: "torch.exp(…)", expit: "torch.sigmoid", input: "x" };
+  const STANDS_FOR = { __proto__: null, e: "torch.exp(…)", expit: "torch.sigmoid", input: "x", grad_output: "g" };
 
   // Do two names differ by one letter, or in the order of their letters?
   const sorted = name => [...name].sort().join("");
@@ -112,6 +112,8 @@ const attempts = (() => {
     const [opened, closed] = [/[([]/g, /[)\]]/g].map(sign => line.match(sign)?.length ?? 0);
     if (beyond && opened !== closed) return ["✗", at(number, filled(words.brackets, { opened, closed }))];
     if (isFront && mine.some(Array.isArray) || beyond?.message.startsWith(",")) return ["○", at(number, words.tuple)];
+    const absent = asked.absent?.[beyond?.message];
+    if (absent) return ["✗", at(number, absent)];
     const [, changed] = /^([a-z]\w*)_$/.exec(beyond?.message) ?? [];
     if (changed) return ["○", at(number, filled(words.inPlace, { name: beyond.message, meant: changed }))];
     const isName = beyond?.isName && !OF_PYTHON.has(beyond.message);
