@@ -134,7 +134,7 @@ const setUpLookUp = front => {
     front.querySelector("#nearest").hidden = !best || isAll;
     results.hidden = !words.length;
     results.scrollIntoView({ block: "nearest" });
-    history.replaceState(null, "", `?q=${encodeURIComponent(field.value)}`); // for who comes back
+    history.replaceState(null, "", `?${new URLSearchParams({ q: field.value })}`); // for who comes back
   });
   const ask = text => { field.value = text; field.dispatchEvent(new Event("input")); field.focus(); };
   front.querySelector(".example button").addEventListener("click", ({ target }) => ask(target.textContent));

@@ -344,6 +344,7 @@ def test_the_front_page_is_alive(page, site, folder, name):
         page.locator("#look-up").fill(words)
         expect(page.locator("#rows li:visible").first).to_contain_text(row)
         expect(page.locator("#rows li:visible").first).to_be_in_viewport()
+    assert page.url.endswith("q=freed%2C+retain_graph")  # for who comes back
     page.locator("#look-up").fill("龘")
     expect(page.locator("#none")).to_be_visible()
     page.keyboard.press("Escape")
