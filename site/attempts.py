@@ -57,7 +57,7 @@ SAID = {  # what only a page says; by the folder of the edition
         "times": "Everywhere it is {factor} times what is right.",
         "zero": "it divides by zero.",
         "inPlace": "`{name}` changes a tensor in place, and others may still use it: "
-        "write `{meant}`.",
+        "write `{meant}`, or run it in the course.",
         "minus": "a tensor of True and False knows no minus: write `~mask`.",
         "power": "`^` is not a power in Python: write `**`.",
         "bits": "`&`, `|` and `~` need True and False: put each comparison in "
@@ -92,7 +92,8 @@ SAID = {  # what only a page says; by the folder of the edition
         "modules": "本页只有 `torch`，请把 `{module}` 写成 `torch`。",
         "times": "处处都是正确值的 {factor} 倍。",
         "zero": "除数是 0。",
-        "inPlace": "`{name}` 会原地修改张量，而别处可能还要用它，请写 `{meant}`。",
+        "inPlace": "`{name}` 会原地修改张量，而别处可能还要用它，请写 `{meant}`，"
+        "或在课程的 notebook 里运行。",
         "minus": "布尔张量不能做减法，也不能取负，请写 `~mask`。",
         "power": "Python 里的乘方不是 `^`，而是 `**`。",
         "bits": "`&`、`|`、`~` 要用在布尔张量上：请给每个比较加上括号。",
