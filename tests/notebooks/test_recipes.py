@@ -16,10 +16,9 @@ import pytest
 from tests import needs
 from tests.notebooks.test_notebooks import NOTEBOOKS, README, RECIPES, tags
 
-MOST_SECONDS = 60  # of processor time, for all
 MOST_RECIPES, MOST_CELLS, LEAST_LINES, MOST_LINES = 30, 65, 10, 40
 ALONE = """
-import gc, json, os, resource, runpy, socket, sys, tempfile
+import gc, json, os, runpy, socket, sys, tempfile
 
 if not os.path.exists("/dev/nvidiactl"):
     os.environ["TRITON_INTERPRET"] = "1"  # the compiler imports Triton
@@ -63,9 +62,7 @@ def alone(source, processes):
         with open(os.path.join(folder, "said"), encoding="utf-8") as file:
             return not any(codes), file.read()
 
-found = [alone(*recipe) for recipe in json.load(sys.stdin)]
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-json.dump([found, used.ru_utime + used.ru_stime], sys.__stdout__)
+json.dump([alone(*recipe) for recipe in json.load(sys.stdin)], sys.__stdout__)
 """
 
 
@@ -110,9 +107,7 @@ def alone():
         text=True,
         check=True,
     )
-    found, seconds = json.loads(process.stdout)
-    assert seconds < MOST_SECONDS, f"the recipes take {seconds:.0f} s of processor time"
-    return dict(zip(here, found, strict=True))
+    return dict(zip(here, json.loads(process.stdout), strict=True))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a library may not survive a fork")
