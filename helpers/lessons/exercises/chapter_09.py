@@ -171,27 +171,21 @@ def make_soft_threshold():
     return soft_threshold
 
 
+def _operator(make):
+    op = make()
+    return op.default if isinstance(op, OpOverloadPacket) else op
+
+
 def _passes(make):
     if isinstance(make, CustomOpDef):
         yield _(
             "give check the function make_soft_threshold, not the operator that it "
             "made."
         )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tracing warns about what the verdict says
-        try:
-            op = _operator(make)
-        except Exception as error:
-            yield _("your code raises {message}").format(message=raised(error))
-        yield from _wrong_operator(op)
-
-
-def _operator(make):
-    op = make()
-    return op.default if isinstance(op, OpOverloadPacket) else op
-
-
-def _wrong_operator(op):
+    try:
+        op = _operator(make)
+    except Exception as error:
+        yield _("your code raises {message}").format(message=raised(error))
     if not isinstance(op, (CustomOpDef, OpOverload)):
         yield _("it must return the operator, got a value of type {kind}.").format(
             kind=type(op).__name__
@@ -214,7 +208,11 @@ def _wrong_operator(op):
     ):
         leaf = x.detach().requires_grad_()
         torch.compiler.reset()
-        results = opcheck(op, (leaf, limit), test_utils=tests, raise_exception=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # tracing warns about what the verdict says
+            results = opcheck(
+                op, (leaf, limit), test_utils=tests, raise_exception=False
+            )
         for test, result in results.items():
             if result != "SUCCESS":
                 yield _("{test}, sample `{name}`: {message}").format(
