@@ -81,8 +81,8 @@ def examine(fn, *inputs, faithful=True, lines=True, reference=None, **kwargs):
     inputs, kwargs: what it takes. Tensors of any shape, device and dtype; those of
               lower precision than float64 are examined as a float64 copy. All
               floating-point and complex ones are differentiated, but those that are
-              sparse or nested. If only some require a gradient, None for another one makes it a
-              constant; otherwise its gradient is judged, too.
+              sparse or nested. If only some require a gradient, None for another one
+              makes it a constant; otherwise its gradient is judged, too.
     faithful: False accepts a gradient that is not the derivative of forward (a
               straight-through estimator, gradient reversal, clipping), and examines
               neither its derivative nor its jvp; the rest is still examined. With {"x":
@@ -91,12 +91,12 @@ def examine(fn, *inputs, faithful=True, lines=True, reference=None, **kwargs):
     lines:    False does not look for the line to change, which takes most of the time;
               a `Budget(runs, seconds)` says how long to look, by default 2000 runs and
               60 seconds.
-
     reference: a callable that computes the same from the same arguments in plain
               PyTorch, and whose derivative by autograd is right by definition: for a
               kernel, C++ or Triton, or with `detach` where a gradient is meant to be
               another one. Its outputs are compared with those of fn, and its gradients
-              take the place of differences; a jvp is not compared.
+              take the place of differences; a jvp is not compared. Beside a Function,
+              a plain one gives the right gradients of its locals, too.
 
     What backward adds to the `.grad` of an argument counts as its gradient. So does what
     it puts into another attribute, such as `main_grad`, where it returns none, zeros, or

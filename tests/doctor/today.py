@@ -2,6 +2,7 @@
 
 import functools
 
+import numpy
 import torch
 import torch.nn.functional as F
 from torch.autograd import Function
@@ -943,6 +944,41 @@ for says, plain in (("and () in the", torch.sum), ("by one of", lambda x: (x * x
     )
 
 
+def gated(x, w_gate, w_up):
+    gate = x @ w_gate
+    up = x @ w_up
+    act = gate * torch.sigmoid(gate)
+    return act * up
+
+
+class GatedInNumPy(Function):
+    @staticmethod
+    def forward(ctx, x, w_gate, w_up):
+        ctx.save_for_backward(x, w_gate, w_up)
+        a, b, c = (t.detach().numpy() for t in (x, w_gate, w_up))
+        gate = a @ b
+        return torch.from_numpy(gate / (1 + numpy.exp(-gate)) * (a @ c))
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, w_gate, w_up = ctx.saved_tensors
+        gate = x @ w_gate
+        s = torch.sigmoid(gate)
+        d_act = grad_output * (x @ w_up)
+        d_up = grad_output * gate * s
+        d_gate = d_act * (s + gate * s * (1 - s))
+        return d_gate @ w_gate.mT + d_up @ w_up.mT, x.mT @ d_gate, x.mT @ d_up
+
+
+slip(
+    "GatedWithoutASlope",
+    GatedInNumPy,
+    f64((4, 5), (5, 3), (5, 3)),
+    {"(s + gate * s * (1 - s))": "s"},
+    "gradient-wrong",
+    first="what comes through `sigmoid` in line",
+    reference=gated,
+)
 slip(
     "OnlyWithTheOther",
     ScaledLinear,

@@ -1,8 +1,8 @@
 """Where a backward goes wrong first, told by forward itself under autograd.
 
-Forward runs once more while autograd records, which gives the right gradient of each of
-its locals, and what each use of a local contributes to it. Backward runs with its own
-locals watched, and the two are compared.
+Forward, or the reference beside it, runs once more while autograd records, which gives
+the right gradient of each of its locals, and what each use of a local contributes to
+it. Backward runs with its own locals watched, and the two are compared.
 
 That values are alike proves nothing. What a local should hold is said only if putting
 it there makes the wrong gradients right, at all points and sizes that are known, and
@@ -407,11 +407,15 @@ def versions(record, local):
 
 
 class Chain:
-    """The forward and backward of one Function, each with its locals watched."""
+    """The forward and backward of one Function, each with its locals watched.
 
-    def __init__(self, cls):
-        self.cls, self.ctx_too = cls, takes_ctx(cls)
-        self.forward = Method(cls.forward, cls)
+    A reference that the caller gave, of the same arguments, takes the place of forward.
+    """
+
+    def __init__(self, cls, reference=None):
+        self.cls, self.reference, self.by_forward = cls, reference, takes_ctx(cls)
+        self.ctx_too = self.by_forward and not reference
+        self.forward = Method(reference or cls.forward, cls)
         self.backward = Method(backward_of(cls), cls)
         # A kernel may take no memory but what its own code has prepared.
         if not all(harmless(code, cls) for code in self.backward.codes):
@@ -423,10 +427,10 @@ class Chain:
         calls = {}
 
         def heard(method, cls, *args):
-            if cls is self.cls and self.ctx_too:
-                calls[args[0]] = RecordedCall(method, True, args[1:])
-            elif cls is self.cls:
-                calls[args[0]] = RecordedCall(cls.forward, False, args[1])
+            if cls is self.cls:
+                forward = self.reference or (method if self.by_forward else cls.forward)
+                given = args[1:] if self.by_forward else args[1]
+                calls[args[0]] = RecordedCall(forward, self.ctx_too, given)
             return method(*args)
 
         def back(method, cls, ctx, *grads):
@@ -435,7 +439,7 @@ class Chain:
             record = Record(calls[ctx], self.forward, grads)
             return of_call(record, method, ctx, grads)
 
-        name = "forward" if self.ctx_too else "setup_context"
+        name = "forward" if self.by_forward else "setup_context"
         with methods(name, heard), methods("backward", back):
             yield
 
@@ -519,9 +523,13 @@ class FirstWrong:
 
 def first_wrong(wrong, budget):
     """The `FirstWrong` of this `WrongGradient`, or None where nothing is proved."""
-    for cls in wrong.here.subject.functions:
+    subject = wrong.here.subject
+    ways = [(cls,) for cls in subject.functions]
+    if subject.cls and subject.reference:
+        ways.insert(0, (subject.cls, subject.reference))
+    for way in ways:
         with contextlib.suppress(UnsuitableError), forgiving():
-            chain = Chain(cls)
+            chain = Chain(*way)
             with chain.instead():
                 agrees = are_right(wrong.at)
             if agrees and (found := Search(chain, wrong, budget).found()):
