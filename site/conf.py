@@ -4,8 +4,8 @@
     npm ci --prefix site  # sets the formulas, makes the index of the search
     sphinx-build -W --keep-going -n -c site . _site
 
-Both editions, from the outputs stored in the notebooks; only wrong attempts at the exercises are
-judged while the pages are made.
+Both editions come from the outputs stored in the notebooks; only wrong attempts at the
+exercises are judged while the pages are made.
 """
 
 import json
@@ -265,10 +265,7 @@ def on_source_read(app, document, content):
         if cell is not first and cell["metadata"].get("jupyter", {}).get(
             "source_hidden"
         ):
-            cell["metadata"]["tags"] = [
-                *cell["metadata"].get("tags", []),
-                "hide-input",
-            ]
+            cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-input"]
         if cell["cell_type"] == "markdown":
             source = OF_JUPYTERLAB.sub("", "".join(cell["source"]))
             source = lead_to_headings(edition(document), source)
@@ -532,7 +529,8 @@ def write_dark_sheet(out):
 def write_the_course(out):
     """All files of the course, for a reader of pages that know no repository.
 
-    As an archive; those of Python also one by one, and what is copied as a folder.
+    They come as an archive; those of Python also one by one, and what is copied as a
+    folder.
     """
     folders = ("helpers", "notebooks", "site", "tests", "tools", "zh")
     files = [path for path in ROOT.iterdir() if path.is_file()]

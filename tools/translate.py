@@ -137,9 +137,9 @@ def figure(cell):
 
 
 def cells(path):
-    """(id, Markdown) of each Markdown cell of a notebook, and the words for its figures.
+    """(id, Markdown) of each Markdown cell of a notebook, and the words of its figures.
 
-    Of any other file, all of it at once.
+    Of any other file, it is all of it at once.
     """
     if path.suffix != ".ipynb":
         return [("", path.read_text(encoding="utf-8"))]
@@ -420,10 +420,7 @@ def built(path):
 
 
 def parts(message):
-    """What must be the same in both languages.
-
-    Formulas, code, links, pictures, columns.
-    """
+    """What both languages must share: formulas, code, links, pictures, columns."""
     found = Counter(
         ("formula", formula) for formula in FORMULA.findall(CODE.sub("", message))
     )

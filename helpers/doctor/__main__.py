@@ -66,9 +66,7 @@ def load(target):
 
 
 def run(argv, as_json, **options):
-    """Make rounds over the program argv[0], with the arguments argv[1:].
-
-    An exit status.
+    """Make rounds over the program argv[0] with the arguments argv[1:]; an exit status.
 
     options: those of `rounds`. The status is 1 if a Function is wrong, 2 if the program
     raised, 130 after Ctrl-C while Functions were examined, otherwise the program's own.

@@ -1,7 +1,6 @@
 """The doctor makes rounds over a whole test suite of pytest.
 
-    python -m pytest -p doctor.plugin --doctor         # python -m finds it in the
-    folder
+    python -m pytest -p doctor.plugin --doctor   # python -m finds it in the folder
 
 Or, so that `pytest` alone does it, in pyproject.toml:
 
@@ -247,8 +246,8 @@ class Doctor:
 def known_as(visit, finding):
     """The line of the baseline.
 
-    One for whatever a wrong gradient is called, which may depend on the numbers of
-    the run.
+    It is one for whatever a wrong gradient is called, which may depend on the numbers
+    of the run.
     """
     causes = {text.code for text, _test in CAUSES}
     code = "gradient" if finding.code in causes else finding.code

@@ -274,11 +274,10 @@ class Text:
         also_wrong=(),
         **gaps,
     ):
-        """message: `raises` or `none`, in place of the usual one.
+        """The `Finding`, of this text and what fills its gaps.
 
-        Remedy: where to look, if elsewhere; meant: a template, in which {how}
-        is accept.
-
+        message: `raises` or `none`, in place of the usual one; remedy: where to look,
+                if elsewhere; meant: a template, in which {how} is accept
         groups: fill gaps by position; further: sentences that follow; output: the only
                 one concerned; through: the same, and said first; change: a `Change`;
                 first_wrong: a `FirstWrong`; also_wrong: other inputs

@@ -1,7 +1,4 @@
-"""What is said, in the language of whoever reads it.
-
-English, unless `translate` is set.
-"""
+"""What is said, in the language of its reader: English, unless `translate` is set."""
 
 translate = None  # or what makes of an English sentence, with its gaps, another one
 spaced = None  # or what sets blanks right in a line of that language, its gaps filled

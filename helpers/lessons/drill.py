@@ -77,18 +77,22 @@ def moved_weight():
 
 
 class PartlyUsed(torch.nn.Module):
-    """A gradient other than 0 reaches `used` alone; `unused` has an older one."""
+    """A gradient reaches `used` alone; `unused` has an older one.
+
+    Some elements of that gradient are 0, and others cancel.
+    """
 
     def __init__(self):
         super().__init__()
         self.used, self.silenced, self.unused, self.untouched = (
-            torch.nn.Linear(3, 3, dtype=torch.float64) for _ in range(4)
+            torch.nn.Linear(3, 2, dtype=torch.float64) for _ in range(4)
         )
         for parameter in self.unused.parameters():
             parameter.grad = torch.ones_like(parameter)
 
     def forward(self, x):
-        return self.used(x) + 0 * self.silenced(x)
+        y = self.used(x * torch.tensor([1, 1, 0]))
+        return y - y.flip(-1) + 0 * self.silenced(x)
 
 
 def names_by(reached):
@@ -404,6 +408,7 @@ _DRILLS = (
         {
             "lambda g, y: -g / y**2": N_("`y` is 1 / x already."),
             "lambda g, y: g * y**2": N_("As `x` grows, `y` falls."),
+            "lambda g, y: -g * y": N_("The derivative of 1 / x is -1 / x²."),
             "lambda g, y: -(y**2)": N_("`g` arrives. Multiply by it."),
         },
         N_("the derivative is -1 / x², and 1 / x is `y`."),
@@ -417,6 +422,8 @@ _DRILLS = (
             "lambda g, y: g * (y - 1)": N_(
                 "The derivative is exp(x), which is larger than `y`."
             ),
+            "lambda g, y: g * torch.exp(y)": N_("`y` is exp(x) - 1, and not `x`."),
+            "lambda g, y: y + 1": N_("`g` arrives. Multiply by it."),
         },
         N_("exp(x) is `y + 1`."),
     ),
@@ -530,6 +537,10 @@ def reached(model, x):
                 "A gradient of an earlier pass is still there."
             ),
             (" and parameter.grad.any()", ""): N_("A gradient of zeros moves nothing."),
+            (".any()", ".all()"): N_("One 0 in a gradient does not make it all zeros."),
+            (".square()", ""): N_(
+                "Here the outputs add up to 0, and so do the elements of a gradient."
+            ),
             ("parameter.grad is not None and ", ""): N_(
                 "What no backward pass has reached has `None` in `.grad`."
             ),

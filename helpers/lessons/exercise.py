@@ -1,7 +1,4 @@
-"""`exercise("2.1")`.
-
-The exercises of the course, each with a check, hints and a solution.
-"""
+"""The course's exercises, as `exercise("2.1")`, with a check, hints and a solution."""
 
 import html
 import importlib

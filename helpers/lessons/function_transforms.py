@@ -8,10 +8,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, linearize, vmap
 
 
 def loss(f):
-    """A number, so that there is a gradient.
-
-    Not linear, so that there is a second one.
-    """
+    """A number, so that there is a gradient; not linear, so that there is a second."""
     return lambda *tensors: f(*tensors).square().sum()
 
 

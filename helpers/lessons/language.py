@@ -23,10 +23,7 @@ VARIABLE = "EXTENDING_PYTORCH_LANGUAGE"
 
 
 def _(message):
-    """The message in the language of the edition.
-
-    Itself where it has no translation.
-    """
+    """The message in the edition's language; itself where it has no translation."""
     translations = _translations(language())
     return translations.gettext(message) if translations and message else message
 

@@ -43,6 +43,8 @@ def question(wish, outcome, within=0.0, tempting=()):
     quoted = re.findall('"([^"]+)"', asks) + ["none"] * ("[]" in asks)
     words = [*quoted, *re.findall(NUMBER, re.sub('"[^"]+"', "", asks))]
     words += ["True", "False"] * ("True" in asks)
+    letters = asks.startswith("letters") or all(map(ARE_LETTERS, told))
+    whole += ["none"] * (letters and wish is None)
     if not re.match("two|three|a pair|a list of four", asks):
         whole += quoted
     free = r"list of numbers|or more|or several|such as \[|letters"
@@ -52,7 +54,7 @@ def question(wish, outcome, within=0.0, tempting=()):
         "wish": wish,
         "whole": list(dict.fromkeys(whole)),  # answers
         "words": list(dict.fromkeys([*whole, *words])),  # and what they are made of
-        "letters": asks.startswith("letters") or all(map(ARE_LETTERS, told)),
+        "letters": letters,
         "free": wish is None or bool(re.search(free, asks)),  # in how many it says
     }
 

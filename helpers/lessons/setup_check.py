@@ -13,10 +13,7 @@ from helpers.ops.involution.compiler import CompilerNotFoundError, find_compiler
 
 
 def report():
-    """Six lines.
-
-    Python, torch, CuPy, Triton, C++ compiler, GPU; each with what it means.
-    """
+    """Six lines: Python, torch, CuPy, Triton, C++ compiler, GPU; what each means."""
     rows = [_python(), _torch(), _cupy(), _triton(), _compiler(), _gpu()]
     width = max(_columns(found) for found, _meaning in rows)
     return "\n".join(

@@ -1,6 +1,6 @@
-"""What chapter 16 ships.
+"""What chapter 16 ships: wheels, packages of AOTInductor, a program in C++.
 
-Wheels, packages of AOTInductor, a program in C++. Each is built once.
+Each is built once.
 """
 
 import hashlib

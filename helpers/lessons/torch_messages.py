@@ -68,10 +68,7 @@ def essence(error):
 
 
 def in_one_sentence(error):
-    """What PyTorch's message says.
-
-    A sentence, and a hint where it has no place to look.
-    """
+    """What PyTorch says: a sentence, and a hint where it has no place to look."""
     line = re.sub(r" in file `.*?`", "", essence(error))
     line = re.split(r"(?<=\.) The most common|  \(", line)[0].rstrip(".!")
     line = _difference(line) or f"{line}."

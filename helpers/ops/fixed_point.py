@@ -117,8 +117,7 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
     Kept for backward are z, the inputs and the graph of one step, however many steps it
     took. `torch.compile` breaks the graph here. Under autocast, and only there, what f
     returns is cast to the dtype of z0, and converges as far as autocast's dtype lets
-    it: choose `tol` accordingly. A gradient that arrives as inf or nan
-    leaves as nan.
+    it: choose `tol` accordingly. A gradient that arrives as inf or nan leaves as nan.
 
     Raises TypeError or ValueError for other arguments, and NotConvergedError if z, or
     in backward its gradient, is not seen to converge. Backward raises RuntimeError if a

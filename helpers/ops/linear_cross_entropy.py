@@ -252,8 +252,8 @@ def _second(args, along):
     """How losses and gradients of share · losses change along (dx, dw, db), or None.
 
     Second derivatives are symmetric, so these are the gradients of the product of the
-    gradients and that direction. Of PyTorch's own operations, so that there are
-    derivatives of every order.
+    gradients and that direction. They are made of PyTorch's own operations, so that
+    there are derivatives of every order.
     """
     x, w, b = args.input, args.linear_weight, args.linear_bias
     dtype = x.dtype
@@ -479,12 +479,7 @@ def linear_cross_entropy(
         row_weight=row_weight,
     )
     _check_options(
-        reduction,
-        ignore_index,
-        chunk_size,
-        label_smoothing,
-        z_loss,
-        softcap,
+        reduction, ignore_index, chunk_size, label_smoothing, z_loss, softcap
     )
     x, w, b, dtype = _cast(input, linear_weight, linear_bias)
     shape, reduce = input.shape[:-1], reduction != "none"
@@ -634,8 +629,8 @@ def _check_options(
 class LinearCrossEntropyLoss(torch.nn.Module):
     """`linear_cross_entropy` of a linear layer of its own.
 
-    As `torch.nn.LinearCrossEntropyLoss`. Called with input (..., in_features), target,
-    and row_weight or None. Parameters: `linear.weight`, of shape (num_classes,
+    It is as `torch.nn.LinearCrossEntropyLoss`, called with input (..., in_features),
+    target, and row_weight or None. Parameters: `linear.weight`, of shape (num_classes,
     in_features), and `linear.bias`, if wanted. options: of `linear_cross_entropy`.
     """
 

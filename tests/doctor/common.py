@@ -1,7 +1,4 @@
-"""What the tests of the doctor share.
-
-A right Function, wrong ones, and rounds over them.
-"""
+"""What the doctor's tests share: a right Function, wrong ones, and rounds over them."""
 
 import torch
 from torch.autograd import Function

@@ -1,7 +1,4 @@
-"""How the doctor's folder is built.
-
-Sizes, one-way imports, and that it can be copied or cut.
-"""
+"""The doctor's folder: sizes, one-way imports, and that it can be copied or cut."""
 
 import ast
 import os
@@ -66,7 +63,7 @@ def test_by_command(capsys):
 def imported(file):
     """The files of the house that this one imports, anywhere in it.
 
-    None for other modules.
+    For other modules, the file is None.
     """
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -1,7 +1,4 @@
-"""The doctor's rounds over a test suite.
-
-What turns it red, what is printed and written.
-"""
+"""Rounds over a test suite: what turns it red, what is printed and written."""
 
 import json
 import os

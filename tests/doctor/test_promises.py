@@ -1,7 +1,4 @@
-"""What the doctor promises whoever calls it.
-
-No trace, little time, no exception swallowed.
-"""
+"""What the doctor promises callers: no trace, little time, no exception swallowed."""
 
 import random
 import signal

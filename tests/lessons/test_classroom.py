@@ -1,7 +1,4 @@
-"""The classroom.
-
-Notebooks that were handed in, exercises of one's own, a folder to work in.
-"""
+"""The classroom: notebooks handed in, exercises of one's own, a folder to work in."""
 
 import codecs
 import csv

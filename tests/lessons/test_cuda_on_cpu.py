@@ -1,7 +1,4 @@
-"""The emulator that runs CUDA on the CPU, and NVRTC.
-
-Each fault that they are to name.
-"""
+"""The emulator of CUDA on the CPU, and NVRTC: each fault that they are to name."""
 
 import shutil
 import sys
@@ -34,11 +31,7 @@ __global__ void twice(const float* x, float* y, int count) {
         ("2 *", "(x[-i] < x[1 << 12] ? 2 : 3) *", r"reads x\[4096\]"),
         ("if", "volatile int j = 1; while (j) {} if", "does not end: .* 0.3 seconds"),
         # No trap on ARM.
-        (
-            "i < count",
-            "i / (count - 10) < 1",
-            "divides by zero|no thread writes",
-        ),
+        ("i < count", "i / (count - 10) < 1", "divides by zero|no thread writes"),
     ],
 )
 def test_faults_are_named(old, new, sentence):

@@ -1,7 +1,4 @@
-"""Every exercise.
-
-Its stub, its solution, and wrong attempts that learners really make.
-"""
+"""Every exercise: stub, solution, and wrong attempts that learners really make."""
 
 import contextlib
 import re

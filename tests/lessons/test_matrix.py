@@ -1,7 +1,4 @@
-"""The matrix of chapter 19.
-
-What stands for C++ in it, and what the chapter says to its rows.
-"""
+"""Chapter 19's matrix: what stands for C++ in it, what the chapter says to its rows."""
 
 import re
 

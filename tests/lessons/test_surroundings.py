@@ -1,6 +1,6 @@
 """Checks do not depend on what a notebook has set, nor change it.
 
-That of each solution does not: tests/lessons/test_exercises.py.
+tests/lessons/test_exercises.py sees that the check of each solution does not.
 """
 
 import contextlib

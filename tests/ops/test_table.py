@@ -409,8 +409,8 @@ def test_a_module_refuses_its_options_at_once(module, arguments, words):
 def test_works_when_copied_alone(path, tmp_path, monkeypatch):
     """Its usage example, without `helpers`, and under another name if it is a folder.
 
-    And beside the first copy, which has registered what it registers, with DTensor,
-    too.
+    It also works beside the first copy, which has registered what it registers, with
+    DTensor, too.
     """
     importlib.import_module("torch.distributed.tensor")
     importlib.import_module(f"helpers.ops.{path.stem}")

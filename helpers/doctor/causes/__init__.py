@@ -1,6 +1,4 @@
-"""What a wrong gradient is called.
-
-A table of causes, one row each, in the order of trial.
+"""What a wrong gradient is called: a table of causes, a row each, in order of trial.
 
 `whole` and `parts` hold the rows, `where` finds words for the elements that are wrong,
 and `exceptions` is the table of what Python and PyTorch refuse. To add a cause, write

@@ -50,7 +50,7 @@ def true_of(holds, here):
 def named(wrong):
     """The text of the first cause that fits, and what fills its gaps.
 
-    The last one always does.
+    The last cause always fits.
     """
     found = ((text, gaps_of(test, wrong)) for text, test in CAUSES)
     return next((text, gaps) for text, gaps in found if gaps is not None)

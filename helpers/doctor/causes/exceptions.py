@@ -1,7 +1,4 @@
-"""What Python and PyTorch refuse, told by the message of the exception.
-
-A table, one row each.
-"""
+"""What Python and PyTorch refuse, by the exception's message: a table, a row each."""
 
 import re
 import textwrap

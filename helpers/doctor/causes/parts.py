@@ -1,7 +1,4 @@
-"""Causes that concern a part.
-
-Some elements, some contributions, a term or a factor of each.
-"""
+"""Causes for a part: some elements, some contributions, a term or a factor of each."""
 # ruff: noqa: B023 (a hypothesis is tried before the next one is made)
 
 import itertools

@@ -31,10 +31,11 @@ ELSEWHERE = N_("is wrong at {count} of {known} elements examined{there}")
 class Spots:
     """What is right and what is wrong at one point.
 
-    elements: the numbers of those that are known; right, wrong: masks of them; sizes:
-              {what it is:
-    numbers}, and bounds: {name: number}, by which the two may be told apart; smooth:
-    does the error shrink to 0?
+    elements: the numbers of those that are known
+    right, wrong: masks of them
+    sizes, bounds: {what it is: numbers} and {name: number}, by which the two may be
+              told apart
+    smooth: does the error shrink to 0?
     """
 
     elements: torch.Tensor
@@ -159,7 +160,7 @@ def by_place(shape, right, wrong):
 def indices(which, n, others):
     """Some of n indices, in words.
 
-    Others: those that are known not to be among them.
+    others: those that are known not to be among them
     """
     known = sorted({*which, *others.tolist()})
     first, last = which[0], which[-1]

@@ -1,7 +1,4 @@
-"""Causes that concern all of a gradient.
-
-It is missing, multiplied, or right if transformed.
-"""
+"""Causes for all of a gradient: it is missing, multiplied, or right if transformed."""
 # ruff: noqa: B023 (a hypothesis is tried before the next one is made)
 
 import itertools

@@ -99,7 +99,7 @@ def calls_a_second(subject):
 def calls_allowed(subject):
     """How often a diagnosis may call forward.
 
-    Three times as often as until then, or a second.
+    It may call it three times as often as until then, or for a second.
     """
     return max(3 * subject.counts["calls"], subject.calls_a_second)
 

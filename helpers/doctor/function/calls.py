@@ -1,7 +1,4 @@
-"""The calls of Functions in a running program.
-
-Noticed, told apart, copied, and made again.
-"""
+"""Calls of Functions in a running program: noticed, told apart, copied, made again."""
 
 import contextlib
 import copy
@@ -260,7 +257,7 @@ class Call:
 def fresh(value):
     """A copy of what may have a state, which is another after each call.
 
-    No copies of functions and modules, and none of tensors or of what they stand in.
+    Functions and modules are not copied, nor tensors, nor what they stand in.
     """
     if callable(value) or tensors(value):
         return value

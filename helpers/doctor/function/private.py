@@ -1,6 +1,4 @@
-"""Everything of PyTorch that the doctor uses and PyTorch does not document.
-
-A test that it works.
+"""All that the doctor uses of PyTorch and PyTorch does not document, and a self-test.
 
 Known to work on torch 2.10 to 2.15. Python looks up `forward` on the class of a
 Function each time the Function is applied, and `backward` each time the engine runs it.

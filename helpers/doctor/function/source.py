@@ -72,8 +72,9 @@ class UnsuitableError(Exception):
 class Source:
     """The definition of a function.
 
-    text: without its indent, with decorators; tree: of it, without them; line(node): in
-          its file
+    text: without its indent, with decorators
+    tree: of it, without them
+    line(node): in its file
     """
 
     def __init__(self, fn):
@@ -217,10 +218,7 @@ def is_known(value):
 
 
 def module_of(fn):
-    """The name of its module.
-
-    "" in a namespace without a name, "torch" if it is written in C.
-    """
+    """The name of its module: "" if its namespace has none, "torch" if written in C."""
     return fn.__module__ or ("" if inspect.isfunction(fn) else "torch")
 
 
@@ -275,9 +273,9 @@ def is_refused(name):
 
 
 def is_fine(node, fixed, called):
-    """May this node run? fixed.
+    """May this node run?
 
-    Names of what may not be changed; called: of what may be called.
+    fixed: names of what may not be changed; called: of what may be called
     """
     match node:
         case ast.With(items=items):

@@ -64,21 +64,16 @@ class Run:
 
     @functools.cached_property
     def outside(self):
-        """Other tensors to whose `.grad` backward adds.
-
-        Those that a closure holds, say.
-        """
+        """Other tensors to whose `.grad` backward adds, such as a closure's."""
         own = {id(leaf) for leaf in self.leaves}
         ends = [n for n in graph(self.outputs) if type(n).__name__ == "AccumulateGrad"]
         return [node.variable for node in ends if id(node.variable) not in own]
 
     def grads(self, outputs, vs, **options):
-        """What backward leaves in the `.grad` of the leaves.
+        """What backward leaves in the leaves' `.grad`; that of other tensors stays.
 
-        That of other tensors stays.
-
-        Not torch.autograd.grad, which some Functions refuse, and which misses what they
-        add.
+        This is not torch.autograd.grad, which some Functions refuse, and which misses
+        what they add.
         """
         with without_grads((*self.leaves, *self.outside)):
             torch.autograd.backward(outputs, vs, **options)
@@ -297,7 +292,7 @@ class Subject:
     def argument_names(self, count):
         """The names of the first `count` positional arguments.
 
-        `x`, `args[0]`, or `input 0`.
+        A name is `x`, `args[0]`, or `input 0`.
         """
         target = self.cls.forward if self.cls else getattr(self.fn, "forward", self.fn)
         try:
@@ -469,10 +464,7 @@ class Subject:
         return [as_vector(t) for t in self.run(values, needs=self.records).outputs]
 
     def backward(self, run, vs, retain=False, create=False, seed=1):
-        """Gradients of sum(v · output), one for each examined input.
-
-        None where there is none.
-        """
+        """Gradients of sum(v · output), one for each examined input, or None."""
         pairs = zip(run.outputs, vs, strict=True)
         pairs = [(o, v) for o, v in pairs if v is not None and o.requires_grad]
         if not pairs or not any(leaf.requires_grad for leaf in run.leaves):
@@ -563,7 +555,7 @@ def unfolded(fn, args, kwargs):
 def with_other_arguments(subject):
     """Yields the subject with another value of each number that it was given.
 
-    Of whole numbers only where the code does nothing but compute.
+    Whole numbers change only where the code does nothing but compute.
     """
     for name, value in subject.arguments.items():
         is_int = type(value) is int and only_compute(subject.functions)
@@ -599,10 +591,7 @@ def of_sizes(subject, few, alone=None):
 
 
 def indices(tensors, n, m):
-    """Which m of n indices: the first ones.
-
-    Of each half, if the halves of one are equal.
-    """
+    """Which m of n indices: the first, of each half if the halves of one are equal."""
     index = torch.arange(m) % n
     if n % 2 == m % 2 == 0:
         for t in filter(is_dense, tensors):
@@ -616,8 +605,7 @@ def indices(tensors, n, m):
 def resized(subject):
     """Yields the subject for inputs of other sizes.
 
-    About half as many rows, or columns, of a few sizes; then of twice as many.
-
+    They have about half as many rows, or columns, of a few sizes; then twice as many.
     An even size stays even, as forward may need pairs.
     """
     # What is pointed at stays, for of a permutation the rest would be none.

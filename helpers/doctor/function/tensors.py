@@ -12,7 +12,7 @@ import torch
 def mapped(obj, name, visit):
     """`obj` with every tensor in it replaced by visit(name, tensor).
 
-    In it: in its tuples, lists, dicts and dataclasses, however deep.
+    In it are those of its tuples, lists, dicts and dataclasses, however deep.
     """
     if isinstance(obj, torch.Tensor):
         return visit(name, obj)
@@ -153,10 +153,7 @@ def worst(given, expected):
 
 
 def scale(tensor):
-    """How far each element may be moved.
-
-    As far as its size, but not less than 5 % of the rms.
-    """
+    """How far each element may be moved: by its size, but at least 5 % of the rms."""
     size = tensor.abs().to(torch.float64).nan_to_num(posinf=0.0)
     rms = size.square().mean().sqrt().item()
     return size.clamp(min=0.05 * rms) if rms > 0 else torch.ones_like(size)
@@ -182,7 +179,7 @@ class Dice:
     def direction(self, tensor, symmetric=False):
         """A change of every element.
 
-        Symmetric: only along symmetric matrices, if it is one.
+        symmetric: only along symmetric matrices, if it is one
         """
         draw = self.uniform(tensor)
         step = scale(tensor) * torch.where(draw < 0.5, draw - 1.0, draw)

@@ -65,10 +65,7 @@ RIGHT = N_("{here} is the gradient of `{other}`")
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """Where a local is bound, or something returned.
-
-    `name` is that of the local, or None.
-    """
+    """Where a local is bound, or something returned, which has no name."""
 
     code: Code
     line: int
@@ -213,7 +210,7 @@ class StandIn:
 class Local:
     """A local of forward: its edge in the graph, its value and the right gradient.
 
-    Uses: (node, what it contributes) of each; None for what is returned.
+    uses: (node, what it contributes) of each; the node is None for what is returned
     """
 
     name: str
@@ -364,9 +361,9 @@ class Record:
 
 @dataclass(frozen=True)
 class Target:
-    """What a local of backward should hold.
+    """What a local of backward should hold, by the number of a local of forward.
 
-    The gradient of a local of forward, the sum of some of its uses, or its value.
+    That is its gradient, or the sum of some of its uses, or its value.
 
     turned:  is it transposed?
     skipped: in each run of a loop, the gradient of what forward assigned to this name in
@@ -672,9 +669,10 @@ class Search:
             yield from ((t, None) for t in self.targets(value))
 
     def may_be_more(self, key, value):
-        """That what is returned should be the gradient says nothing.
+        """May it be meant for more than it holds?
 
-        And what was handed over, or is a use, is what it is.
+        That what is returned should be the gradient says nothing; and what was handed
+        over, or is a use, is what it is.
         """
         returned = self.name(key) is None
         given = any(alike(value, g) for g in self.grads)

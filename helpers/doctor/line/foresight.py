@@ -120,7 +120,7 @@ class Foresight:
     def watch(self, number, value, scope=None):
         """Stands around each expression.
 
-        Scope: the variables there, of those that are roots.
+        scope: the variables there, of those that are roots
         """
         site = self.sites[number]
         site.times += 1
@@ -181,7 +181,7 @@ class Foresight:
     def change_by(self, site, edit):
         """What the projections change by.
 
-        Zeros if it raises; None if the shape is another.
+        That is zeros if it raises, and None if the shape is another.
         """
         total = torch.zeros_like(self.target)
         self.evaluated += 1

@@ -61,8 +61,9 @@ def first_that_holds(wrong, edits, budget, fits):
 def in_place(subject, edit, test):
     """test(), while the edit stands in its function; False if that raises.
 
-    Also where a `try` around it answers the exception of the edited function, or where
-    this, and not the function as it is, writes into grad_output: that is no cure.
+    It is False, too, where a `try` around it answers the exception of the edited
+    function, or where this, and not the function as it is, writes into grad_output:
+    that is no cure.
     """
     code, raised = edit.code, []
 
@@ -106,8 +107,8 @@ def right_if(wrong, budget, few, first):
 def candidates(codes, wrong, budget, few, first):
     """Edits of these functions.
 
-    Those that are foreseen to mend it, then others that may; none that divides by what
-    may be 0.
+    First come those that are foreseen to mend it, then others that may; none divides by
+    what may be 0.
     """
     case = wrong.here
 

@@ -363,10 +363,7 @@ def divisors(nodes):
 
 
 def operands(code, hand):
-    """Texts by which something may be multiplied, or which may be added.
-
-    Names first.
-    """
+    """Texts that may multiply something, or be added to it, names first."""
     scope = code.fn.__globals__
     known = {*hand, "torch", "math", *(n for n, v in scope.items() if callable(v))}
     tensors = [n for n, v in hand.items() if torch.is_tensor(v)]

@@ -9,13 +9,7 @@ import torch
 
 from ..function.isolation import CallError, forgiving
 from ..function.subject import of_one, of_sizes, resized, with_other_arguments
-from ..function.tensors import (
-    Dice,
-    as_vector,
-    largest,
-    of_the_same_kind,
-    position,
-)
+from ..function.tensors import Dice, as_vector, largest, of_the_same_kind, position
 from ..words import _
 from .point import FEW, Point
 
@@ -323,10 +317,7 @@ class WrongGradient:
 
     @functools.cached_property
     def factor(self):
-        """What the gradient is multiplied by, if that is all, everywhere.
-
-        Otherwise None.
-        """
+        """What the gradient is multiplied by, if that is all, everywhere, or None."""
         number = self.multiple(lambda here: here.given)
         return number and 1 / number
 
@@ -334,7 +325,7 @@ class WrongGradient:
     def steady(self):
         """At how many elements of each point given / expected is the same for all v.
 
-        None if there is a point where it is not.
+        Returns None if there is a point where it is not.
         """
         found = []
         for here in self.at:
@@ -366,10 +357,7 @@ class WrongGradient:
 
     @functools.cached_property
     def in_reverse(self):
-        """The same where the values of each input stand in the opposite order.
-
-        A list, or [].
-        """
+        """The same with each input's values in the opposite order: a list, or []."""
         here = self.here
         turned = [
             of_the_same_kind(v, v.flip(tuple(range(v.dim()))))
@@ -400,9 +388,7 @@ class WrongGradient:
 
 
 def in_a_corner(wrong):
-    """The same gradient for inputs of few elements, if it is wrong there, too.
-
-    Otherwise None.
+    """The same gradient for inputs of few elements, if it is wrong there, too, or None.
 
     A size is changed wherever it occurs, or else of rows only; what forward insists on
     stays.

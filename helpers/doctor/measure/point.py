@@ -11,9 +11,7 @@ FEW = 6  # elements, of many, that tell whether it is right elsewhere, too
 
 
 class Point:
-    """The function at one point, with three v for every output.
-
-    Two random, one of ones.
+    """The function at one point, with three v for each output: two random, one of ones.
 
     factors: of the v, a vector for each output
     """
@@ -47,10 +45,7 @@ class Point:
         return self.subject.gradients(full, self.values)
 
     def given(self, o):
-        """The gradients of the three v of output o.
-
-        Three lists, one entry for each input.
-        """
+        """The gradients of the three v of output o: three lists, one entry an input."""
         if o not in self.returned:
             self.returned[o] = [self.vjp({o: v}) for v in self.vs[o]]
         return self.returned[o]
@@ -109,7 +104,7 @@ class Point:
     def sample(self, i):
         """The numbers of elements of input i.
 
-        All; or some of many, and those that are suspect.
+        They are all; or some of many, and those that are suspect.
         """
         n = self.values[i].numel()
         if n <= self.limit:

@@ -24,12 +24,10 @@ MANY = 16  # inputs
 
 
 def edges(point, i):
-    """Which elements of input i stand at a kink or a jump, as a mask.
+    """A mask of the elements of input i at a kink or a jump, and the note about them.
 
-    And the note about them.
-
-    As far as calls suffice. The note tells of the first kink: its slopes to both sides
-    stay apart.
+    They are found as far as calls suffice. The note tells of the first kink: its slopes
+    to both sides stay apart.
     """
     value, y, seen = point.values[i], torch.cat(point.y0), None
     found = torch.zeros_like(value.reshape(-1), dtype=torch.bool)
@@ -62,10 +60,7 @@ FEW, LARGE = 4, 1e5  # inputs; elements, of all together
 
 
 def too_much(values):
-    """Why no more than the most necessary is done for so many, or so large, inputs.
-
-    Or "".
-    """
+    """Why only the most necessary is done for so many, or so large, inputs, or ""."""
     if sum(v.numel() for v in values) > LARGE:
         return _("the inputs are large")
     if len(values) > FEW:
@@ -127,10 +122,8 @@ class Screening:
     def together(self, slopes):
         """Groups of inputs (lists) of which some are wrong.
 
-        None if they must be judged alone.
-
-        In a group are those whose gradients weigh about the same, so that none hides
-        another.
+        It is None if they must be judged alone. In a group are those whose gradients
+        weigh about the same, so that none hides another.
         """
         self.y, self.everything = torch.cat(self.of.y0), joined(slopes)
         everything = self.everything
@@ -207,7 +200,7 @@ def joined(slopes):
 def leveled(slope):
     """Factors that make all elements of an output change alike.
 
-    0 for those lost in rounding.
+    They are 0 for those lost in rounding.
     """
     size = slope.value.abs().nan_to_num()
     size = size.clamp(min=1e-6 * largest(size))

@@ -85,15 +85,12 @@ class WideSteps:
 
 
 def in_float32(t):
-    """Could these be numbers of float32? (The first will mostly do to say no.)."""
+    """Could these be numbers of float32? The first will mostly do to say no."""
     return all((few == few.float()).all() for few in (t[:100], t))
 
 
 class Differences:
-    """The best slope of one output so far.
-
-    Of each element that with the smallest error.
-    """
+    """An output's best slope so far: of each element that with the smallest error."""
 
     def __init__(self, y):
         self.y, self.moves, self.size = y, y.isinf(), 0.0

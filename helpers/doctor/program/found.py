@@ -154,10 +154,7 @@ class Found:
         return json.dumps({"version": SCHEMA, "ok": self.ok, "functions": functions})
 
     def raise_if_wrong(self):
-        """Raise WrongGradientError if there is an error.
-
-        Otherwise return what was found.
-        """
+        """Raise WrongGradientError if there is an error, else return what was found."""
         if not self.ok:
             raise WrongGradientError(str(self))
         return self

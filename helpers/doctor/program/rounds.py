@@ -3,9 +3,9 @@
     from doctor import rounds
 
     with rounds() as found:
-        train_step(model, batch)     # your program, unchanged
-    print(found)                     # one report a Function, and the line that called
-    it found.raise_if_wrong()
+        train_step(model, batch)  # your program, unchanged
+    print(found)                  # one report a Function, and the line that called it
+    found.raise_if_wrong()
 
 Inside, the inputs of a call are copied: those of the first call of each Function and
 pattern of shapes, dtypes and flags. They are examined at the end of the block, and the

@@ -158,8 +158,8 @@ def expanded(t):
 def laid(t, order=list, gap=None, wide=False):
     """The same numbers otherwise in memory.
 
-    The dimensions in this order; a gap after each index of one of them; a part of a
-    wider tensor.
+    order: that of the dimensions; gap: one after each index of this dimension; wide: as
+    a part of a wider tensor
     """
     if not t.dim():
         return t.clone()
@@ -317,10 +317,7 @@ class Nothing(torch.autograd.Function):
 
 
 def unused_outputs(exam):
-    """None, and then each alone is used.
-
-    The same as if zeros arrived for the others.
-    """
+    """None, then each alone is used: the same as if zeros arrived for the others."""
     several = len(exam.vs) > 1 and not exam.has("error")
     alone = [[k] for k in exam.graded if several]
     for used in ([], *alone) if exam.has_own_nodes else ():
@@ -357,10 +354,7 @@ def with_other_flag(exam, finding):
 
 
 def one_input(exam):
-    """Each as the only one that requires a gradient.
-
-    The same gradient, with less work.
-    """
+    """Each as the only one to require a gradient: the same gradient, with less work."""
     if len(exam.subject.values) == 1 or not exam.has_own_nodes:
         return
     subject, ignored = exam.subject, []

@@ -130,9 +130,9 @@ def as_meant(found):
 
 
 def finding_of(exam, i, o, found, told):
-    """The finding of a diagnosis.
+    """The finding of a diagnosis: through which output, and what to look at.
 
-    Through which output, and what to look at; told: those that are told.
+    told: those that are told
     """
     one, y = told[i, o], exam.run.names[o]
     of_this = [other for (j, _o), other in found.items() if j == i]

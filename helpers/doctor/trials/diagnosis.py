@@ -128,8 +128,8 @@ def right_at_rest(exam, here):
 def elsewhere(exam, here):
     """The diagnosis of a gradient that is right under another circumstance.
 
-    Where copies are saved of what is changed in place, where no other call has left
-    anything, or where a module does not train.
+    It is right where copies are saved of what is changed in place, where no other call
+    has left anything, or where a module does not train.
     """
     places = {}
 

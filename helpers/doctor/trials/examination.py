@@ -12,13 +12,7 @@ from ..function.budget import Budget
 from ..function.isolation import CallError, draws
 from ..function.private import has_numbers, methods, on_ctx, transforming
 from ..function.subject import Subject, eps_of, graph, is_index, name_of
-from ..function.tensors import (
-    Dice,
-    as_vector,
-    has_gradient,
-    largest,
-    tensors,
-)
+from ..function.tensors import Dice, as_vector, has_gradient, largest, tensors
 from ..report import (
     ACCEPT,
     CUT_OFF,
@@ -134,7 +128,7 @@ class Examination:
     def report(self, trials):
         """The report of these trials.
 
-        As given, where in float64 something else is computed.
+        They run as given, where in float64 something else is computed.
         """
         try:
             for finding in self.run_through(trials):
@@ -337,10 +331,7 @@ class Examination:
 
     @functools.cached_property
     def loud(self):
-        """By how much grad_output must grow for all of a gradient to show.
-
-        1 if it is linear.
-        """
+        """By which factor grad_output shows all of a gradient; 1 if it is linear."""
         with contextlib.suppress(CallError):
             grads = self.subject.backward(
                 self.run, [-100 * v for v in self.vs], retain=True
@@ -356,10 +347,7 @@ class Examination:
 
     @functools.cached_property
     def sizes(self):
-        """Of each gradient, before anything cancels.
-
-        Changes of the output by the input.
-        """
+        """Each gradient's size before anything cancels: the output's by the input's."""
         pairs = zip(self.run.outputs, self.vs, strict=True)
         size = sum(largest(v * o) * o.numel() ** 0.5 for o, v in pairs)
         return [size / (largest(value) or 1.0) for value in self.subject.values]

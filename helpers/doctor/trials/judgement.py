@@ -133,11 +133,11 @@ def adds_up(point, here):
 
 
 def exact_to(point, here):
-    """How exact forward is, a power of 10, if wide steps make it right.
+    """How exact forward is, a power of 10, if wide steps make it right; otherwise 0.
 
     A forward that iterates until it is exact to 1e-4, say, stops a step earlier or
     later where its input moves: narrow differences show how the last step moves, or
-    nothing. Otherwise 0.
+    nothing.
     """
     vs, size = torch.stack([as_vector(v) for v in here.vs]), 0.0
     for _turn in range(3):

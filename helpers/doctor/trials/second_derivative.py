@@ -1,7 +1,4 @@
-"""The trial of second order.
-
-Is the derivative of the gradient right, or refused openly?
-"""
+"""The trial of second order: is the gradient's derivative right, or refused openly?"""
 
 import contextlib
 import functools
@@ -76,9 +73,7 @@ OF_A_FUNCTION = N_(
 
 
 class Gradients:
-    """The gradients as a function.
-
-    Of the inputs, and of the grad_outputs of graded outputs.
+    """The gradients as a function of the inputs and of graded outputs' grad_outputs.
 
     values: the point at which it is examined: the inputs, then the grad_outputs
     which:  the numbers of the inputs that have a gradient; eps: the coarsest on the way
@@ -138,8 +133,8 @@ class Gradients:
     def constant_though_they_move(self):
         """{(j, o): "wrong"} where gradient o moves with input j underivably.
 
-        As where backward reads a rounded copy that forward saved: its steps hide what
-        differences would show. A move of many steps shows it.
+        So it is where backward reads a rounded copy that forward saved: its steps hide
+        what differences would show. A move of many steps shows it.
         """
         found = {}
         for (o, here), j in itertools.product(enumerate(self.y0), range(self.count)):

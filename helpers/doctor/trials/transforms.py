@@ -23,10 +23,7 @@ from ..words import N_, _, listed
 
 
 def declaring(exam, *names):
-    """The user's Functions that are applied, and declare one of these.
-
-    {name: Function}.
-    """
+    """{name: Function} of the user's that are applied, and declare one of these."""
     return {
         cls.__name__: cls
         for cls in filter(is_a_users, exam.subject.functions)

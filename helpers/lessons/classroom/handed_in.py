@@ -83,10 +83,7 @@ def _read(path):
 
 
 def _copy_what_lies_beside(path, folder):
-    """Modules and data, but no notebooks, and no folders that hold some.
-
-    Other people's.
-    """
+    """Modules and data; no notebooks, nor folders that hold some: other people's."""
 
     def others(parent, names):
         hidden = [n for n in names if n.startswith(".") or n == "__pycache__"]

@@ -60,7 +60,7 @@ def version():
 def machine_code(architecture, source, names):
     """What a GPU of this architecture would load, and {name: its name there}.
 
-    Without split-compile, as CuPy compiles: with it the code for sm_120 is longer.
+    It is made without split-compile, as by CuPy: with it the code for sm_120 is longer.
     """
     nvrtc = _nvrtc()
     program, mangled = _compiled(nvrtc, source, names, options_for(architecture))

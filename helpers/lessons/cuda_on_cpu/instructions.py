@@ -99,10 +99,7 @@ def _listings(architecture, source, names):
 
 
 def find_nvdisasm():
-    """The path of nvdisasm.
-
-    On PATH, in a CUDA toolkit, or in a wheel that brings it.
-    """
+    """The path of nvdisasm: on PATH, in a CUDA toolkit, or a wheel that brings it."""
     folders = [
         Path(os.environ[name], "bin")
         for name in ("CUDA_PATH", "CUDA_HOME")

@@ -1,4 +1,1 @@
-"""The exercises, one module a chapter.
-
-Every `Exercise` in it, in the order in which they stand.
-"""
+"""The exercises, one module a chapter: every `Exercise` in it, in their order."""

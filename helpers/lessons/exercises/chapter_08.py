@@ -13,10 +13,7 @@ from helpers.ops.involution.compiler import find_compiler
 
 
 def _compiled(cases, language, doors="", calls=""):
-    """Compile an attempt, and give the library to `cases`.
-
-    First in a copy of this process.
-    """
+    """Compile an attempt and give the library to `cases`, first in a copied process."""
 
     def sentences(source):
         try:

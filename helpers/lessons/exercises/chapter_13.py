@@ -195,10 +195,7 @@ class _EndlessError(Exception):
 
 
 class _Operations(Alive):
-    """Their names, in order.
-
-    The 5000th is the last.
-    """
+    """Their names, in order; the 5000th is the last."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = super().__torch_dispatch__(function, types, args, kwargs)

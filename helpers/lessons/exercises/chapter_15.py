@@ -304,11 +304,7 @@ def _runs_in_triton(attempt):
     with mock.patch.dict(os.environ, {"TRITON_INTERPRET": "1"} if interpreted else {}):
         kernel = triton.jit(attempt)
     device = "cpu" if interpreted else "cuda"
-    for n, programs in (
-        (5, 1),
-        (40, 2),
-        (100, 4),
-    ):
+    for n, programs in ((5, 1), (40, 2), (100, 4)):
         # What lies beside the arrays is not zero, and must neither be used nor written.
         x, weight = torch.arange(1.0, n + 1), torch.linspace(1, 2, 3 * n)
         expected = _in_one_dimension(x, weight.view(3, n))

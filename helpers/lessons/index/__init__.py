@@ -67,7 +67,7 @@ def short_name(place):
 def briefly(place):
     """A name's beginning, up to a colon or a comma, for a long table.
 
-    Not for tasks: the pages' search reads there which section answers them.
+    It is not for tasks: the pages' search reads there which section answers them.
     """
     name = short_name(place).replace("Deeper: ", "")
     return re.match(r"\d\d( \S+?){2,}?(?=: )|\d\d( \S+?){2,}?(?=[,;] )|.+", name)[0]

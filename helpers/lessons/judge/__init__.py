@@ -1,4 +1,4 @@
 """How an attempt is judged.
 
-What it is fed, what is compared, what else must hold, what is said.
+Here stand what it is fed, what is compared, what else must hold, and what is said.
 """

@@ -73,7 +73,7 @@ def explain_difference(attempt, like, inputs, order=1, faithful=True, adapted=No
 def find_difference(attempt, like, inputs, faithful=True):
     """What `explain_difference` says at first order, without the doctor.
 
-    A millisecond, not thirty.
+    It takes a millisecond, not thirty.
     """
     theirs, mine = copies(inputs), copies(inputs)
     expected = like(*theirs)
@@ -247,7 +247,7 @@ SLOPES = {  # by how large grad_output is; 0 stands for ones
 def _wrong_gradients(attempt, expected, inputs, theirs, faithful):
     """A faithful gradient of a function with another derivative.
 
-    Compared for a grad_output of ones, which shows the slope; for one of random
+    It is compared for a grad_output of ones, which shows the slope; for one of random
     numbers; and for one of about a million, which clipping would change.
     """
     mine = copies(inputs)

@@ -1,7 +1,4 @@
-"""What shows only later.
-
-Other calls, changed inputs, and derivatives of the gradient.
-"""
+"""What shows only later: other calls, changed inputs, derivatives of the gradient."""
 
 import warnings
 
@@ -85,7 +82,7 @@ def overlooks_changes(attempt, like, inputs):
 def silently_wrong(attempt, like, inputs, order):
     """What is wrong with derivatives of the gradient that are not refused.
 
-    For an attempt without a difference at first order.
+    The attempt has no difference at first order.
     """
     if _hides_its_steps(attempt, like, inputs):
         return _(

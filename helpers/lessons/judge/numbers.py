@@ -1,7 +1,4 @@
-"""Tensors in, numbers out.
-
-Copies of inputs, gradients, and where two tensors differ most.
-"""
+"""Tensors in, numbers out: copies of inputs, gradients, and where two differ most."""
 
 from dataclasses import dataclass
 
@@ -18,10 +15,7 @@ LOOSE, LOOSE_SINGLE = (1e-6, 1e-7), (1e-4, 1e-5)
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two tensors differ most.
-
-    The number `given` there, the right one, the place.
-    """
+    """Where two tensors differ most: `given` there, the right number, the place."""
 
     given: object
     right: object
@@ -129,7 +123,7 @@ def near_miss(given, right, misses, otherwise="", **gaps):
 def changed_in_place(**pairs):
     """What is said of the first tensor that is not what it was.
 
-    Pairs: name=(now, before).
+    pairs: name=(now, before)
     """
     for name, (now, before) in pairs.items():
         if not torch.equal(now.nan_to_num(), before.nan_to_num()):

@@ -74,10 +74,7 @@ def instances_apart(first, second, x, says):
 
 
 def bytes_hidden(apply, *inputs):
-    """What stays alive after a call, besides its inputs and outputs.
-
-    Tensors, arrays, lists.
-    """
+    """What a call leaves alive besides inputs and outputs: tensors, arrays, lists."""
     leaves = copies(inputs)
     with Alive():
         apply(*leaves)  # what the first call imports and caches does not count

@@ -7,10 +7,7 @@ import torch
 
 @contextlib.contextmanager
 def usual_settings():
-    """PyTorch's global modes as they are by default, and back again.
-
-    A decorator, too.
-    """
+    """PyTorch's global modes as by default, and back again; a decorator, too."""
     dtype = torch.get_default_dtype()
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))  # which records, too

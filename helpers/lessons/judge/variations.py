@@ -16,16 +16,7 @@ from helpers.lessons.language import N_, _, at, listed
 
 SIZES = (4, 5, 3), (8, 6, 7)  # of the axes, in order; no two are equal
 # What "..." stands for.
-ANY = (
-    (4, 5),
-    (7,),
-    (),
-    (1,),
-    (1, 1),
-    (2, 3, 4),
-    (2, 1, 3, 2),
-    (6, 11),
-)
+ANY = (4, 5), (7,), (), (1,), (1, 1), (2, 3, 4), (2, 1, 3, 2), (6, 11)
 LEADING = (3,), (), (1,), (4, 3), (2, 1, 3)  # the same, before other axes
 SHAPES = "other", "one", "square", "empty"
 NUMBERS = "zero", "equal", "tiny", "far"

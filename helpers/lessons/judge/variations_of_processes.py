@@ -1,7 +1,4 @@
-"""Attempts at an exercise that run in several processes.
-
-Teams of two sizes, and no deadlocks.
-"""
+"""Attempts at an exercise in several processes: teams of two sizes, no deadlocks."""
 
 import contextlib
 import re
@@ -29,7 +26,7 @@ def aloud(first):
 def _within(seconds, function, *arguments):
     """`function(*arguments)`, or a TimeoutError if it computes for longer.
 
-    Not on Windows.
+    On Windows there is no limit.
     """
 
     def stop(number, frame):

@@ -1,7 +1,4 @@
-"""C and C++ that learners write.
-
-Compiled in a moment, and tried where a crash does no harm.
-"""
+"""C and C++ that learners write, compiled in a moment, where a crash does no harm."""
 
 import ctypes
 import faulthandler

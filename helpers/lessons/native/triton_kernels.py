@@ -1,7 +1,4 @@
-"""Triton kernels that learners write.
-
-Run by its interpreter, and asked of its compiler.
-"""
+"""Triton kernels that learners write, run by its interpreter, asked of its compiler."""
 
 import contextlib
 import inspect
@@ -103,10 +100,7 @@ except Exception as error:
 
 
 def _with_what_it_uses(function):
-    """The text of a function, after what it uses of its module.
-
-    Constants, functions, modules.
-    """
+    """A function's text, after the constants, functions and modules that it uses."""
     lines, raw = [], getattr(function, "fn", function)
     for name in raw.__code__.co_names:
         used = raw.__globals__.get(name)

@@ -36,11 +36,7 @@ from .geometry import ARRAYS, DTYPES, KERNELS, empty_result, part
 SOURCE = Path(__file__).with_name("cpu_kernels.cpp")
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-pthread", "-Wno-psabi"]
 # The first one that the compiler accepts.
-MACHINES = (
-    ["-march=native"],
-    ["-mcpu=native"],
-    [],
-)
+MACHINES = ["-march=native"], ["-mcpu=native"], []
 
 WINDOW_TOO_LARGE = 2  # what the library returns then
 

@@ -85,26 +85,18 @@ class _Operator(torch.autograd.function._SingleLevelFunction):
 
     `torch.library.register_autograd` would write such a class, but up to torch 2.15 it
     raises under `torch.func.grad`, and forward mode silently gets zeros. So this leans
-    on what is
-    private: `_SingleLevelFunction`, its guard and `_AutoDispatchBelowAutograd`. The
-             dispatcher comes here once for each level of torch.func; `Function` would
-             start with the outermost again.
+    on what is private: `_SingleLevelFunction`, its guard and
+    `_AutoDispatchBelowAutograd`. The dispatcher comes here once for each level of
+    torch.func; `Function` would start with the outermost again.
     """
 
     # As of any Function without.
-    vmap, generate_vmap_rule = (
-        torch.autograd.Function.vmap,
-        False,
-    )
+    vmap, generate_vmap_rule = torch.autograd.Function.vmap, False
 
     @staticmethod
     def forward(ctx, modes, name, first, second, *arguments):
         # ctx.name() is taken.
-        ctx.modes, ctx.operator, ctx.arguments = (
-            modes,
-            name,
-            arguments,
-        )
+        ctx.modes, ctx.operator, ctx.arguments = modes, name, arguments
         ctx.save_for_backward(first, second)
         ctx.save_for_forward(first, second)
         # Both modes are off inside forward, but the levels below may want to record,

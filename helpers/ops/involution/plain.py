@@ -3,8 +3,8 @@
 Each of the Kh * Kw taps of a kernel sees the input shifted by some rows and columns. A
 shifted input is a slice, a view without memory of its own, so nothing is ever unfolded:
 
-    output[..., rows, columns] += weight[tap][rows, columns] * input[..., shifted rows,
-    columns]
+    output[..., rows, columns] +=
+        weight[tap][rows, columns] * input[..., shifted rows, columns]
 
 The work goes in chunks of about a million elements. That bounds the memory of
 temporaries (the sums, the products in `grad_weight`, float32 copies of half precision)
