@@ -138,10 +138,10 @@ OVERFLOWS = {  # far on the left, where the slope is 0 all the same
     "所以你这一行自己的导数在那里可能是 nan。第 05 章还会检查它。",
 }
 BRANCHES = {  # of a line whose own derivative PyTorch may get wrong
-    "notebooks": "The gradient is right at {count} inputs in float64, up to ±{far}. Whether "
-    "your line can be differentiated again, this page cannot see: run it in the course.",
-    "zh": "梯度在 {count} 个 float64 输入上都正确，最大到 ±{far}。你这一行"
-    "能不能再求一次导，本页看不出来，请在课程的 notebook 里运行。",
+    "notebooks": "Right at {count} inputs in float64, up to ±{far}. Whether your line can be "
+    "differentiated again, this page cannot see: chapter 05 asks for that, too.",
+    "zh": "在 {count} 个 float64 输入上都正确，最大到 ±{far}。你这一行"
+    "能不能再求一次导，本页看不出来：第 05 章还会检查它。",
 }
 
 

@@ -69,8 +69,8 @@ WORDS = {
         "yours": "your line, with grad_output = 1",
         "lost": "Right to rounding in float64. In float32, the slope is lost far on the left: at "
         "x = {x} it is {right}, and your line gives {value}.",
-        "narrow": "Right at all inputs in float64. In float32, which the curve shows, it is "
-        "{value} at x = {x}.",
+        "narrow": "Right at the inputs that were tried in float64. In float32, it is {value} at "
+        "x = {x}.",
         "single": "Right in float32, to its rounding. In float64, {said}",
         "own": "PyTorch's own `F.softplus` has no nan, but above 20 its second derivative is 0.",
         "repaired": "Chapter 00 writes this Function, and shows where autograd is wrong "
@@ -131,8 +131,7 @@ WORDS = {
         "yours": "你写的这一行，grad_output = 1",
         "lost": "在 float64 下正确，只差舍入误差。但在 float32 下，左边很远处的斜率丢失了："
         "在 x = {x} 处应为 {right}，而你这一行得到 {value}。",
-        "narrow": "在 float64 的所有输入上都正确。但曲线画的是 float32，"
-        "在 x = {x} 处它是 {value}。",
+        "narrow": "在试过的 float64 输入上都正确。但在 float32 下，x = {x} 处它是 {value}。",
         "single": "在 float32 下正确，只差舍入误差。但在 float64 下，{said}",
         "own": "PyTorch 自带的 `F.softplus` 不会出现 nan，但在 20 以上，它的二阶导数是 0。",
         "repaired": "第 00 章写出这个 Function，并指出 autograd 在哪里虽然没有 nan，却也出错。",
@@ -140,7 +139,7 @@ WORDS = {
         "这门课程就是为你准备的。",
         "start": "从第 00 章开始",
         "facts": "{chapters} 章，打印出的结果都在 PyTorch {torch} 上测试过；BSD-3-Clause 许可",
-        "doors": ("第一次来", "遇到报错，或有事要做", "要写核函数"),
+        "doors": ("第一次来", "遇到报错，或想实现某个功能", "要写核函数"),
         "new": "你需要会用 Python、张量和 `loss.backward()`，不需要 GPU。",
         "kernels": ["用 CUDA 写", "用 C++ 写", "用 C 写", "用 Triton 写", "让它更快",
                     "让它支持 torch.compile", "打包发布"],

@@ -77,7 +77,7 @@ const attempts = (() => {
     + "bool print lambda isinstance getattr").split(" "));
 
   // Names of other libraries, and what stands for them.
-  const STANDS_FOR = { __proto__: null, e: "torch.exp(…)", expit: "torch.sigmoid", input: "x", grad_output: "g" };
+  const STANDS_FOR = { __proto__: null, e: "torch.exp(…)", expit: "torch.sigmoid", "torch.nn.Sigmoid": "torch.sigmoid", input: "x", grad_output: "g" };
 
   // Do two names differ by one letter, or in the order of their letters?
   const sorted = name => [...name].sort().join("");
@@ -134,7 +134,7 @@ const attempts = (() => {
       const found = error || difference(mine[n], expected, asked, words[sentence], isFront ? cases[n].given : []);
       return found && at(where, found);
     }).find(Boolean);
-    if (!wrong && asked.branches && (overflows.true || BRANCHES.test(line))) return ["○", asked.branches];
+    if (!wrong && asked.branches && (overflows.true || BRANCHES.test(line))) return ["✓", asked.branches];
     if (!wrong) return ["✓", at(number, overflows.false && asked.overflows || asked.right)];
     const like = (one, other) => isTensor(one) && isTensor(other)
       && !difference(one, other, asked) && !difference(other, one, asked);

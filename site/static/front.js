@@ -47,6 +47,7 @@ const setUpSlope = front => {
     }
     front.querySelector("#yours").setAttribute("d", path);
     yours = isOwn && slopes && line;
+    const slopeAt = (line, x) => inFloat32(line, [x])?.[0] ?? NaN;
     const differ = (some, right, at) => (some ?? []).flatMap((y, n) => Math.abs(y - right[n]) < 0.01 ? [] : at[n]);
     const wrong = differ(slopes, RIGHT, RANGE), far = inFloat32(line, BEYOND);
     const away = x => Math.abs(x - slider.value);
@@ -61,16 +62,21 @@ const setUpSlope = front => {
       return ["○", filled(form.dataset.single, { said })];
     // in float32, the smallest slopes may be lost on the way: near 1e-9, or near 1e-26
     for (const x of mark !== "✗" && !wrong.length ? [-20, -60] : []) {
-      const [[value], [right]] = [line, LINES.ours].map(one => inFloat32(one, [x]));
+      const [value, right] = [line, LINES.ours].map(one => slopeAt(one, x));
       if (Math.abs(value - right) > right / 2) return ["○", filled(form.dataset.lost, { x, value: shown(value), right: shown(right) })];
     }
     // a line that is right until a step overflows is told so, if it is proportional to grad_output
     const beyond = differ(far, RIGHT_BEYOND, BEYOND), [from] = [...wrong, ...beyond];
-    const ends = from > 0 && wrong.length === RANGE.length - RANGE.indexOf(from) && !beyond.some(x => x < 0);
-    const value = ends && shown(slopes[RANGE.indexOf(from)]);
+    const all = [...RANGE, ...BEYOND], isLost = x => wrong.includes(x) || beyond.includes(x);
+    const value = from > 0 && all.every(x => isLost(x) === (x >= from)) && shown(slopeAt(line, from));
+    let last = Math.max(...all.filter(x => x < from)), first = from; // between these it is lost
+    for (let n = 0; n < 30; n++) {
+      const x = (last + first) / 2;
+      if (Math.abs(slopeAt(line, x) - slopeAt(LINES.ours, x)) < 0.01) last = x; else first = x;
+    }
     const isProportional = RIGHT.every((right, n) => wrong.includes(RANGE[n]) || Math.abs(halved[n] - right / 2) < 0.01);
-    const told = text => filled(text, { x: from, last: Math.floor(from - 0.5),
-      value: (value || shown(inFloat32(line, [from])?.[0] ?? NaN)).replace(/[.]0+$/, "") });
+    const told = text => filled(text, { x: from, last: Math.floor(10 * last) / 10,
+      value: (value || shown(slopeAt(line, from))).replace(/[.]0+$/, "") });
     if (["nan", "inf", "0.00000"].includes(value) && isProportional) return ["✗", told(form.dataset.overflow)];
     return mark !== "✗" && from !== undefined && ["○", told(form.dataset.narrow)];
   };

@@ -84,7 +84,7 @@ const setUpSwitch = () => {
 // A long name breaks between its words: torch.func, save_for_backward, DataParallel, f(create_graph).
 const letBreak = () => {
   for (const link of document.querySelectorAll(".page-toc a"))
-    link.innerHTML = link.innerHTML.replace(/([_.(](?=[a-z_])|(?<=[a-z])(?=[A-Z]))(?=[^<>]*(<|$))/g, "$1<wbr>");
+    link.innerHTML = link.innerHTML.replace(/([_.(](?=[a-z_])|(?<=[a-z]{2})(?=[A-Z]))(?=[^<>]*(<|$))/g, "$1<wbr>");
 };
 
 // A table or a formula that goes on beyond the edge says so, and the keyboard reaches it.

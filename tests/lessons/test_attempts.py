@@ -161,15 +161,18 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "grad_output * torch.where((x > 50) & (x < 300), 0.5, torch.sigmoid(x))": "✗",
     "grad_output * x.sigmoid": "✗",
     "torch.einsum('ij,ij->ij', grad_output, torch.sigmoid(x))": "○",
-    # Python finds a derivative of these that is nan, infinite, or 0 at a kink.
-    "grad_output - grad_output / (1 + torch.exp(x))": "○",
-    "grad_output / (1 + 1 / torch.exp(x))": "○",
-    "grad_output * torch.sqrt(torch.sigmoid(x) ** 2)": "○",
-    "grad_output * torch.exp(x - F.softplus(x))": "○",
-    "grad_output * (torch.exp(x) / (1 + torch.exp(x))).nan_to_num(1.0)": "○",
-    "torch.where(x > 20, grad_output, grad_output * x.exp() / (x.exp() + 1))": "○",
-    "grad_output * torch.exp(x.clamp(max=0)) / (1 + torch.exp(-x.abs()))": "○",
 }
+# Python finds a derivative of these that is nan, infinite, or 0 at a kink, which the page
+# says that it does not see.
+ONCE = [
+    "grad_output - grad_output / (1 + torch.exp(x))",
+    "grad_output / (1 + 1 / torch.exp(x))",
+    "grad_output * torch.sqrt(torch.sigmoid(x) ** 2)",
+    "grad_output * torch.exp(x - F.softplus(x))",
+    "grad_output * (torch.exp(x) / (1 + torch.exp(x))).nan_to_num(1.0)",
+    "torch.where(x > 20, grad_output, grad_output * x.exp() / (x.exp() + 1))",
+    "grad_output * torch.exp(x.clamp(max=0)) / (1 + torch.exp(-x.abs()))",
+]
 
 
 def said_by_a_page(lines, folder="notebooks"):
@@ -275,6 +278,12 @@ def test_the_front_page_marks_lines():
     (patched,) = (text for line, text in said.items() if "nan=1.0" in line)
     assert "makes nan" not in patched
     assert "Everywhere" not in said["grad_output * (torch.sigmoid(x) + 1e-10)"]
+
+
+def test_the_front_page_says_what_it_does_not_see():
+    said = said_by_a_page([("front", line) for line in ONCE])
+    unseen = "Whether your line can be differentiated again, this page cannot see"
+    assert all(text[0] == "✓" and unseen in text for text in said)
 
 
 def test_each_edition_names_what_people_write():

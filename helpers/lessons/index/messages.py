@@ -36,7 +36,7 @@ MESSAGES = {
                 "nothing that led to the loss requires a gradient. Call "
                 "`requires_grad_()` on what should get one, and leave out `no_grad`, "
                 "`detach`, `item`, `numpy`",
-                "02 An output without a derivative: mark_non_differentiable",
+                "02 Element 0 of tensors does not require grad: a constant",
                 short=True),
         Message("element 0 of tensors does not require grad",
                 "nothing is recorded in a `backward`: `torch.enable_grad()` around "
@@ -88,8 +88,7 @@ MESSAGES = {
                 "no gradient is kept for what was computed, also by `.to()`. Call "
                 "`requires_grad_()` after it, or `h.retain_grad()` before "
                 "`backward()`. `can't retain_grad`: nothing before it requires one",
-                "11 Deeper: see, clip and scale a gradient with hooks: register_hook "
-                "(5 minutes)"),
+                "22 See, change, clip a gradient: register_hook, retain_grad"),
         Message("Using backward() with create_graph=True will create a reference cycle",
                 "a warning, and a leak: the `.grad` of a parameter holds its graph: "
                 "`torch.autograd.grad(…, create_graph=True)`, or `.grad = None` "
