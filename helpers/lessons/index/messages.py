@@ -114,7 +114,8 @@ MESSAGES = {
         Message("grad can be implicitly created only for scalar outputs",
                 "`backward()` of a tensor with several elements: pass `gradient=`, "
                 "or sum first",
-                "02 The same thing as a Function: forward, backward, ctx"),
+                "02 Deeper: three slips, a result for a function, __init__, squeeze(0) "
+                "(4 minutes)"),
         Message("only for real scalar outputs",
                 "the loss is complex: `.abs().square()` or `.real` of it",
                 "04 Deeper: complex numbers, and the two derivatives of Wirtinger (8 "

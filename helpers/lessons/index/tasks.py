@@ -340,7 +340,7 @@ TASKS = {  # by what they are about
              "`gradcheck`, in float64"),
     ],
     "Transforms and higher derivatives": [
-        Task("differentiate twice (double backward): gradient penalty (`create_graph`)",
+        Task("take a gradient penalty: differentiate twice (double backward)",
              "22 A gradient penalty: double backward",
              "05 A gradient penalty",
              "`gradgradcheck`",
@@ -349,7 +349,7 @@ TASKS = {  # by what they are about
              "23 A gradient penalty under torch.compile",
              "05 Deeper: a gradient penalty under torch.compile (7 minutes)",
              "the gradient in eager mode"),
-        Task("repair a second derivative that is silently wrong (gradient penalty, Hessian)",
+        Task("repair a second derivative that is silently wrong (Hessian)",
              "helpers/ops/sinh.py",
              "05 Repair a second derivative: recompute the intermediate, or return it",
              "`gradgradcheck`"),
