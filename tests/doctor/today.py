@@ -970,15 +970,22 @@ class GatedInNumPy(Function):
         return d_gate @ w_gate.mT + d_up @ w_up.mT, x.mT @ d_gate, x.mT @ d_up
 
 
-slip(
-    "GatedWithoutASlope",
-    GatedInNumPy,
-    f64((4, 5), (5, 3), (5, 3)),
-    {"(s + gate * s * (1 - s))": "s"},
-    "gradient-wrong",
-    first="what comes through `sigmoid` in line",
-    reference=gated,
+WITHOUT_A_SLOPE = with_a_slip(
+    GatedInNumPy, "WithoutASlope", {"(s + gate * s * (1 - s))": "s"}
 )
+for name, fn in {
+    "WithoutASlope": WITHOUT_A_SLOPE,
+    "a wrapper": lambda x, w_gate, w_up: WITHOUT_A_SLOPE.apply(x, w_gate, w_up),
+}.items():
+    case(
+        "gradient-wrong",
+        f64((4, 5), (5, 3), (5, 3)),
+        name=f"{name}, beside a reference",
+        first="what comes through `sigmoid` in line",
+        reference=gated,
+    )(fn)
+
+
 slip(
     "OnlyWithTheOther",
     ScaledLinear,

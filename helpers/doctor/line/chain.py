@@ -406,7 +406,7 @@ def versions(record, local):
 class Chain:
     """The forward and backward of one Function, each with its locals watched.
 
-    A reference that the caller gave, of the same arguments, takes the place of forward.
+    A reference of the same arguments, if one is given, takes the place of forward.
     """
 
     def __init__(self, cls, reference=None):
@@ -521,12 +521,10 @@ class FirstWrong:
 def first_wrong(wrong, budget):
     """The `FirstWrong` of this `WrongGradient`, or None where nothing is proved."""
     subject = wrong.here.subject
-    ways = [(cls,) for cls in subject.functions]
-    if subject.cls and subject.reference:
-        ways.insert(0, (subject.cls, subject.reference))
-    for way in ways:
+    forwards = dict.fromkeys([None, subject.reference])
+    for cls, reference in itertools.product(subject.functions, forwards):
         with contextlib.suppress(UnsuitableError), forgiving():
-            chain = Chain(*way)
+            chain = Chain(cls, reference)
             with chain.instead():
                 agrees = are_right(wrong.at)
             if agrees and (found := Search(chain, wrong, budget).found()):
