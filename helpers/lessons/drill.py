@@ -442,6 +442,9 @@ def derivatives(f, x, order):
                 "A derivative without `create_graph=True` has no history, so there is "
                 "nothing to differentiate again."
             ),
+            ("create_graph=True)[0]", "create_graph=True)"): N_(
+                "`grad` returns a tuple. Take its first element."
+            ),
             ("[-1].sum()", "[-1]"): N_(
                 "`grad` goes back from one number. Sum the elements first."
             ),
@@ -751,6 +754,7 @@ class Mine(Function):
             "lambda g, x: g.clamp(-1, 1)": N_("Where is decided by `x`, not by `g`."),
             "lambda g, x: g * (x.abs() <= 1)": N_("At -1 and 1, the slope is 0, too."),
             "lambda g, x: g * x.sign()": N_("That is the sign itself, not a slope."),
+            "lambda g, x: 1.0 * (x.abs() < 1)": N_("`g` arrives. Multiply by it."),
         },
         N_("the mask stands in for a derivative that is 0 everywhere."),
     ),

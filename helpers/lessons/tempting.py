@@ -223,6 +223,7 @@ TEMPTING = {
             "edge is there."
         ),
         "penalty": N_("The penalty itself needs first derivatives only."),
+        "penalty and w1": N_("The penalty itself needs first derivatives only."),
         "w2": N_(
             "The missing edge leads from the activation back to its input. Which layer "
             "stands there?"
@@ -517,6 +518,8 @@ TEMPTING = {
         (-4.2, -3.8, 0.4, 2.8): N_(
             "So it would be if `clamp` had the slope 1 at its ends. There it is 0."
         ),
+        (0.4, 2.8): N_("2.8 is rounded to 3, which is a bound, too."),
+        (-3.8, 0.4): N_("-3.8 is rounded to -4, which is a bound, too."),
     },
     "13 export": {
         (1, 1): N_(
@@ -529,6 +532,10 @@ TEMPTING = {
         0: N_(
             "The value is right. But the loop has ended after one step, and autograd "
             "goes back through the steps that it has seen."
+        ),
+        10: N_(
+            "The loop has ended after one step, which carries less than half of the "
+            "gradient."
         ),
         100: N_(
             "The loop has ended after one step. That step alone carries a part of the "
@@ -765,6 +772,7 @@ TEMPTING = {
         (4, 2): N_("One for each step. But a product has two gradients."),
         (4, 4): N_("One for each step. But a product has two gradients."),
         (7, 4): N_("The last product uses `t2` and `t3`, and both lead to `x`."),
+        (6, 4): N_("A value that is used twice gets a line from each use."),
         (7, 1): N_(
             "But to reach `x`, the gradients of what lies between must be made, too."
         ),
@@ -778,6 +786,7 @@ TEMPTING = {
             "So it would be, if `s` had four rows. Which shape has `grad_output * s`?"
         ),
         3: N_("That is the size of `b`. What is summed over is the other dimension."),
+        0.25: N_("So much is left. By which factor is it too small?"),
     },
     "21 seconds": {
         0: N_(

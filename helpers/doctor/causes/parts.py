@@ -125,8 +125,8 @@ def is_right_somewhere(here, right):
 
 @cause(
     "term-missing",
-    "What the gradient of {x} is off by is the same all along {along}{times}: a term "
-    "that holds a sum or a mean over it is missing or wrong.",
+    "The gradient of {x} is off by a number that is the same all along {along}{times}: "
+    "a term that holds a sum or a mean over {along} is missing or wrong.",
     look="the terms that hold a sum or a mean, and the factors of each",
 )
 def term_missing(wrong):

@@ -131,6 +131,11 @@ class Inputs:
         yield "empty", _sized(axes, usual | empty, (0,))
 
     def _numbers(self):
+        def far(words):
+            if self.of is not Inputs.of:  # which makes other numbers of these
+                return _("at large or small numbers")
+            return words.format(far=self.far)
+
         yield "zero", _("at 0"), torch.zeros_like
         yield (
             "equal",
@@ -139,20 +144,12 @@ class Inputs:
         )
         yield "tiny", _("at numbers near 0"), lambda x: 1e-12 * x
         spread = lambda x: x.sign() * self.far ** x.frac().abs()  # noqa: E731
-        yield "far", _("at numbers up to {far:g}").format(far=self.far), spread
+        yield "far", far(_("at numbers up to {far:g}")), spread
+        yield "far", far(_("at numbers near {far:g}")), lambda x: self.far + x
+        yield "far", far(_("at numbers near -{far:g}")), lambda x: x - self.far
         yield (
             "far",
-            _("at numbers near {far:g}").format(far=self.far),
-            lambda x: self.far + x,
-        )
-        yield (
-            "far",
-            _("at numbers near {far:g}").format(far=-self.far),
-            lambda x: x - self.far,
-        )
-        yield (
-            "far",
-            _("at numbers near ±{far:g}").format(far=self.far),
+            far(_("at numbers near ±{far:g}")),
             lambda x: x + self.far * x.sign(),
         )
 
