@@ -38,7 +38,7 @@ EXERCISE_1 = Exercise(
             {"grad_output * b, grad_output * a": "b.clone(), a.clone()"},
             "does not depend on grad_output",
         ),
-        ({".unsqueeze(1)": ".sum()"}, "holds a sum or a mean over it"),
+        ({".unsqueeze(1)": ".sum()"}, "holds a sum or a mean over dimension 1"),
         (
             {"grad_output * b,": "(grad_output * b).sum(0),"},
             "has shape (5,), but (4, 5) belongs",
@@ -127,7 +127,7 @@ EXERCISE_3 = Exercise(
     stub={" - grad_output.mean(1, keepdim=True)": ""},
     wrong=[
         ({"grad_output.mean(1": "grad_output.mean(0"}, "the means of the columns"),
-        ({"grad_output.mean": "grad_output.sum"}, "the gradient of `x`"),
+        ({"grad_output.mean": "grad_output.sum"}, "The gradient of `x`"),
         (
             {"- grad_output.mean(1, keepdim=True)": "* (1 - 1 / grad_output.shape[1])"},
             "The gradient of `x`",
