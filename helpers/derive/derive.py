@@ -22,11 +22,11 @@ def derive(function, *arguments, save=(), jvp=False):
     function: a plain function, written with def, of tensors and Python values. It returns
     a tensor or a tuple of tensors.
     arguments: an example of each, floating-point tensors of one dtype and integer tensors
-    of any size that the function takes. Sizes that differ here may differ later; sizes that
-    are equal must be equal.
+    of any size that the function takes. Sizes that differ here may differ later, unless
+    `check_...` says that the text holds for these alone; sizes that are equal must be equal.
     save: names of the function's variables to keep for backward in place of computing them
     again. The second derivative is then refused.
-    jvp: whether the Function has forward mode, too; not with `save`.
+    jvp: whether the Function has forward mode, too, of first order; not with `save`.
 
     The text was run, and its first and second derivatives were those of autograd, at other
     sizes and ranks, in float64, float32 and bfloat16, at ties and at zeros. What does not
@@ -164,8 +164,8 @@ class Derivation:
         sizes = list(pattern.letters)
         for size in sizes:
             for step in (m for m in range(1, size + 1) if size % m == 0):
-                others = range(size % step or step, size + 7 * step, step)
-                others = [s for s in others if s > 1 and s not in sizes]
+                others = range(2 * step, size + 7 * step, step)
+                others = [s for s in others if s not in sizes]
                 outcomes = {s: self.same(self.sized({size: s})) for s in others}
                 fitting = [s for s, outcome in outcomes.items() if outcome]
                 if False not in outcomes.values() and len(fitting) > 1:
@@ -176,10 +176,11 @@ class Derivation:
         if bound:
             scaled = [{s: k * s for s in bound} for k in (2, 3)]
             fits = all(self.same(self.sized(change)) for change in scaled)
-            if not fits or any(s % min(bound) for s in bound):
-                pattern.letters, pattern.step = {}, {}
-                return []
-            changes += scaled
+            if fits and not any(s % min(bound) for s in bound):
+                changes += scaled
+            else:  # these are those of the example
+                for s in bound:
+                    del pattern.letters[s]
         tried = [self.sized(change) for change in changes]
         for change, tensors in zip(changes, tried, strict=True):
             pattern.others.append((change, self.traced(tensors)))
@@ -194,31 +195,38 @@ class Derivation:
         return tried
 
     def small(self):
-        """Sizes 0 and 1, where shapes coincide and steps may be others, and all sizes equal."""
+        """The smallest sizes, where shapes coincide and steps may be others, and equal ones."""
         lead, self.pattern.lead = self.pattern.lead, min(self.pattern.lead, 1)
         self.compose("")
         if lead and self.wrong(self.sized({}, ())):
             self.pattern.lead = lead
             self.compose("")
-        free = [s for s, step in self.pattern.step.items() if step == 1]
-        for size in free:
-            for small in (0, 1):
+        for size, step in self.pattern.step.items():
+            for small in (0, step):
                 if self.wrong(self.sized({size: small})):
                     self.pattern.never.setdefault(size, []).append(small)
+        free = [s for s, step in self.pattern.step.items() if step == 1]
         for number in (2, 5):
             self.shapes.append(self.sized(dict.fromkeys(free, number)))
 
     def others(self):
-        """Python numbers, for all of which the text may hold."""
+        """Python numbers, for all of which the text may hold, or for all but 0."""
+        ways = torch.zeros_like, torch.ones_like, lambda t: 100 * t
+        points = [self.tensors, *(each(self.tensors, way) for way in ways)]
         for name, node in self.tape.numbers.items():
             value, alike = self.constants[name], node not in self.tape.leaks
             self.pattern.free.add(name)
             self.compose("")
-            for self.constants[name] in (0.0, 3 * value + 1, -value):
-                alike = alike and self.same(self.tensors) is not False
-                alike = alike and not self.wrong(self.tensors)
+            for self.constants[name] in (3 * value + 1, -value, 0.0):
+                holds = self.same(self.tensors) is not False
+                holds = holds and not any(map(self.wrong, points))
+                if self.constants[name]:
+                    alike = alike and holds
             self.constants[name] = value
-            self.pattern.free -= set() if alike else {name}
+            if not alike:
+                self.pattern.free.remove(name)
+            elif not holds:
+                self.pattern.not_zero.add(name)
 
     # Whether it is right
 

@@ -99,7 +99,7 @@ for name, tensor, shape, dtype in [
 JVP = """\
 
     @staticmethod
-    def jvp(ctx, {tangents}):
+    def jvp(ctx, {tangents}):  # its own jvp is 0, silently: pytorch issue 197867
 {lines}
         return {returned}
 """
@@ -210,7 +210,7 @@ class Pattern:
     def __init__(self, tape, constants):
         self.tape, self.constants = tape, constants
         self.lead, self.step, self.never = 0, {}, {}
-        self.free = set()
+        self.free, self.not_zero = set(), set()  # numbers, by name
         self.others = []  # pairs of {size: another}, and the walks there
         sizes = dict.fromkeys(s for node in tape.inputs for s in node.shape if s > 1)
         # Without letters, all sizes are those of the example.
@@ -259,6 +259,7 @@ class Pattern:
         out = [f"{', '.join(seen)} = {', '.join(seen.values())}"] * bool(seen)
         out += CHECK.format(rows=indented(rows, 4)).splitlines()
         bad = [f"{n} != {v!r}" for n, v in self.constants.items() if n not in self.free]
+        bad += [f"{n} == 0" for n in self.constants if n in self.not_zero]
         for size, letter in self.letters.items():
             if (self.step.get(size) or 1) > 1:
                 bad.append(f"{letter} % {self.step[size]} != 0")

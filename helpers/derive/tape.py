@@ -219,9 +219,12 @@ class Tape(TorchFunctionMode):
             raise Refused(f"{function.__name__} returns a {type(result).__name__}")
         self.outputs = [self.of.get(id(r)) for r in results]
         storages = {n.value.untyped_storage().data_ptr() for n in self.inputs}
-        for node in self.outputs:
+        for k, node in enumerate(self.outputs):
             if node is None or not node.value.requires_grad:
-                raise Refused("an output depends on no input that has a gradient")
+                raise Refused(
+                    f"output {k} depends on no input that has a gradient: return it from "
+                    "another function"
+                )
             storage = node.value.untyped_storage().data_ptr()
             if storage in storages:
                 raise Refused(

@@ -270,6 +270,44 @@ def gated(x, w):
     return x * torch.sigmoid(gate)
 
 
+def power(x, p=2.0):
+    return (1 - torch.sigmoid(x)) ** p
+
+
+def halves(x):
+    return x.view(x.shape[0], 2, x.shape[1] // 2).softmax(-1)
+
+
+def widths(x):
+    return x[:, 2:] * x[:, :2]
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "other"),
+    [
+        (power, example((3, 4)), [60 * torch.ones(5).double(), 3.0]),
+        (halves, example((3, 12)), example((5, 2))),
+        (halves, example((3, 8)), example((5, 10))),
+        (widths, example((3, 4)), example((7, 4))),
+    ],
+)
+def test_the_text_holds_for_what_it_does_not_refuse(function, given, other):
+    apply = built(derive(function, *given))
+    grads = []
+    for f in (apply, function):
+        x = other[0].clone().requires_grad_()
+        grads.append(grad(f(x, *other[1:]).square().sum(), x)[0])
+    torch.testing.assert_close(*grads)
+
+
+def test_a_number_for_which_it_is_nan_is_refused():
+    source = derive(power, *example((3, 4)))
+    names = {}
+    exec(source, names)
+    with pytest.raises(ValueError, match="not derived for p == 0"):
+        names["check_power"](torch.ones(3), 0.0)
+
+
 def test_saving_an_intermediate_refuses_the_second_derivative():
     x, w = (t.requires_grad_() for t in example((4, 6), (6, 6)))
     apply = built(derive(gated, x, w, save=("gate",)))
@@ -379,6 +417,10 @@ def of_dtype(x):
     return 2 * x if x.dtype == torch.float64 else 3 * x
 
 
+def constant(x):
+    return x.exp(), x.detach()
+
+
 def itself(x):
     return x
 
@@ -396,6 +438,7 @@ def itself(x):
         (swallows, "`sort`: not in the table"),
         (of_dtype, "float32"),
         (itself, "an output is an input"),
+        (constant, "output 1 depends on no input"),
         (lambda x: x, "write a def"),
         (math.sqrt, "a plain function is needed"),
     ],
@@ -444,3 +487,5 @@ def test_the_command(tmp_path):
         [*command, "--input", "4x6", "--input", "3x6"], capture_output=True, text=True
     )
     assert "class FFunction(torch.autograd.Function)" in said.stdout, said.stderr
+    said = subprocess.run([*command, "--input", "4x6"], capture_output=True, text=True)
+    assert "no backward of f: missing a required argument: 'w'" in said.stderr
