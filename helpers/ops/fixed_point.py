@@ -25,7 +25,7 @@ Source: Bai, Kolter and Koltun, Deep Equilibrium Models (NeurIPS 2019),
 https://arxiv.org/abs/1909.01377
 
 Needs torch 2.10 or later. Private: `_backward_hooks`,
-`_are_functorch_transforms_active`.
+`_are_functorch_transforms_active`; `torch.utils._pytree`, for nested inputs.
 
 >>> import torch
 >>> a = torch.tensor([2.0, 9.0], dtype=torch.float64, requires_grad=True)
@@ -40,6 +40,7 @@ from functools import partial
 
 import torch
 from torch.autograd import grad
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 
 class NotConvergedError(RuntimeError):
@@ -106,12 +107,13 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
         none of its arguments in place.
     z0: a floating-point tensor, where the iteration begins. No gradient flows to it.
         Where there are several solutions, z0 chooses one, and does not move it.
-    inputs: what else f is called with. Gradients of every order flow to the tensors
-        among them; of first order, also to parameters and other tensors that f uses.
+    inputs: what else f is called with; tensors may stand in tuples, lists and dicts.
+        Gradients of every order flow to them; of first order, also to parameters and
+        other leaves behind what f uses.
     tol: the iteration ends when a step changes z by at most `tol` times its largest
         element, and the error that is left, estimated from how the last five steps
         shrank, is no larger; that of the gradient likewise. A step within four
-        roundings of that element is not questioned.
+        roundings of that element is not questioned. For 16 bits it must be given.
     max_steps: how many steps to take at most.
 
     Kept for backward are z, the inputs and the graph of one step, however many steps it
@@ -121,12 +123,19 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
 
     Raises TypeError or ValueError for other arguments, and NotConvergedError if z, or
     in backward its gradient, is not seen to converge. Backward raises RuntimeError if a
-    tensor that f uses beside its inputs has a hook, or shall have a second derivative.
+    leaf that f uses beside its inputs has a hook, or shall have a second derivative.
 
-    Not supported: `torch.func`, forward mode, and a module in f under `fully_shard`.
+    Not supported: `torch.func`, forward mode, a module in f under `fully_shard`, and a
+    hook on a computed tensor, or on a module, before f: let it be an input.
     """
     if not isinstance(z0, torch.Tensor):
         raise TypeError(f"z0 must be a torch.Tensor, got {type(z0).__name__}")
+    for name, value, kind in (("tol", tol, float), ("max_steps", max_steps, int)):
+        if not isinstance(value, kind):
+            got = type(value).__name__
+            raise TypeError(f"{name} must be {kind.__name__}, got {got}")
+    if not callable(f):
+        raise TypeError(f"f must be callable, got {type(f).__name__}")
     if not z0.is_floating_point():
         raise TypeError(f"z0 must be floating-point, got {z0.dtype}")
     resolution = torch.finfo(z0.dtype).eps
@@ -151,24 +160,27 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
 
 def _solve(f, z0, inputs, iterate):
     autocast = _autocast_now(z0.device.type)
+    leaves, structure = tree_flatten(inputs)
     places = [
         place
-        for place, value in enumerate(inputs)
+        for place, value in enumerate(leaves)
         if isinstance(value, torch.Tensor) and value.requires_grad
     ]
 
     def step(z, *tensors):
-        arguments = [*inputs]
+        arguments = [*leaves]
         for place, tensor in zip(places, tensors, strict=True):
             arguments[place] = tensor
         with autocast():
-            result = f(z, *arguments)
+            result = f(z, *tree_unflatten(arguments, structure))
+            if not isinstance(result, torch.Tensor):
+                raise TypeError(f"f must return a tensor, got {type(result).__name__}")
             # A Linear returns autocast's dtype.
             if torch.is_autocast_enabled(z.device.type):
                 result = result.to(z.dtype)
         return result
 
-    tensors = [inputs[place] for place in places]
+    tensors = [leaves[place] for place in places]
     with torch.no_grad():
         start = z0.detach().clone()
         z = iterate(lambda z: step(z, *tensors), start, "fixed point")

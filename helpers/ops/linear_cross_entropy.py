@@ -427,7 +427,7 @@ def linear_cross_entropy(
 ):
     """`F.cross_entropy(F.linear(input, linear_weight, linear_bias), target, weight)`.
 
-    The logits never exist whole. The names are those of `F.linear_cross_entropy`.
+    The logits never exist whole. What `F.linear_cross_entropy` has, too, is named as there.
 
     input: (..., D); linear_weight: (V, D); linear_bias: (V) or None; of one
         floating-point dtype.
@@ -609,6 +609,7 @@ def _check_options(
     label_smoothing=0.0,
     z_loss=0.0,
     softcap=0.0,
+    return_predicted=False,
 ):
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(
@@ -617,6 +618,15 @@ def _check_options(
     if not isinstance(ignore_index, int | torch.SymInt):
         kind = type(ignore_index).__name__
         raise TypeError(f"ignore_index must be an int, got {kind}")
+    for name, value, kinds in (
+        ("chunk_size", 1 if chunk_size is None else chunk_size, int | torch.SymInt),
+        ("label_smoothing", label_smoothing, int | float | torch.SymFloat),
+        ("z_loss", z_loss, int | float | torch.SymFloat),
+        ("softcap", softcap, int | float | torch.SymFloat),
+    ):
+        if not isinstance(value, kinds):
+            kind = "an int" if name == "chunk_size" else "a number"
+            raise TypeError(f"{name} must be {kind}, got {type(value).__name__}")
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"chunk_size must be 1 or more, got {chunk_size}")
     if not 0 <= label_smoothing <= 1:
@@ -629,9 +639,9 @@ def _check_options(
 class LinearCrossEntropyLoss(torch.nn.Module):
     """`linear_cross_entropy` of a linear layer of its own.
 
-    It is as `torch.nn.LinearCrossEntropyLoss`, called with input (..., in_features),
-    target, and row_weight or None. Parameters: `linear.weight`, of shape (num_classes,
-    in_features), and `linear.bias`, if wanted. options: of `linear_cross_entropy`.
+    Called with input (..., in_features), target, and row_weight or None. Parameters:
+    `linear.weight`, of shape (num_classes, in_features), and `linear.bias`, if wanted,
+    as those of `torch.nn.LinearCrossEntropyLoss`. options: of `linear_cross_entropy`.
     """
 
     def __init__(

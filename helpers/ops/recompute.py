@@ -182,15 +182,16 @@ def recompute(fn, /, *inputs, **kwargs):
     fn: a function or module that does the same when it is called again with the same
         arguments.
     inputs, kwargs: anything; tensors may stand in tuples, lists and dicts. The inputs
-        are kept.
+        are kept, and a copy of each buffer of a module.
     Returns what `fn` returns, to the last bit.
 
     Backward calls `fn` once more, up to the last tensor that it saves. That run has the
     autocast of the first and its random state: of PyTorch's generators, and of each
     `torch.Generator` among the inputs. NumPy and Python's `random` draw anew. A module
     also has copies of its buffers, so that a batch norm counts each batch once; inside
-    any other function it counts twice. Gradients to inputs, to parameters and to what
-    `fn` closes over, of every order. Under `torch.compile` it is `checkpoint`.
+    any other function, a bound method included, it counts twice. Gradients to inputs,
+    to parameters and to what `fn` closes over, of every order. Under `torch.compile` it
+    is `checkpoint`.
 
     Raises TypeError if `fn` cannot be called. Backward raises RuntimeError if an input,
     or a parameter of a module, was changed in place, if `fn` changed what it had saved,
@@ -198,8 +199,8 @@ def recompute(fn, /, *inputs, **kwargs):
 
     Not supported: what else `fn` reads must not change before backward. Nobody notices
     a change there, as under `checkpoint`. Where threads share a module, and under FSDP,
-    `fully_shard` included, use `torch.utils.checkpoint`. `torch.func` raises, and so
-    does backward through a tangent of forward mode.
+    `fully_shard` included, use `torch.utils.checkpoint`. `torch.func` raises, in `fn`
+    too, and so does backward through a tangent of forward mode.
     """
     if not callable(fn):
         raise TypeError(f"fn must be callable, got {type(fn).__name__}")
@@ -244,10 +245,12 @@ class ReversibleSequential(torch.nn.Module):
         way = WayBack() if torch.is_grad_enabled() else None
         for part in (part for pair in self.blocks for part in pair):
             result = way.call(part, x2) if way else part(x2)
-            if result.shape != x1.shape:
+            is_tensor = torch.is_tensor(result)
+            got = tuple(result.shape) if is_tensor else type(result).__name__
+            if got != tuple(x1.shape):
                 raise ValueError(
                     f"{type(part).__name__} must return a tensor of shape "
-                    f"{tuple(x1.shape)}, got {tuple(result.shape)}"
+                    f"{tuple(x1.shape)}, got {got}"
                 )
             x1, x2 = x2, x1 + result
         if way:

@@ -117,7 +117,10 @@ def round_straight_through(input):
 
     To quantise, clamp first: `round_straight_through((w / s).clamp(low, high)) * s`. A
     clamp of what is rounded has the slope 0 in the whole of both outermost bins, from
-    torch 2.14 on, and the gradient of `s` is wrong. The values are the same.
+    torch 2.14 on, and the gradient of `s` is wrong. The values are the same. At its
+    bounds, `clamp` itself has the slope 0, and with s = max |w| / high the largest
+    weight is there. For v = w / s, `torch.where((low <= v) & (v <= high), v,
+    v.detach().clamp(low, high))` has the slope 1.
 
     The gradient is not the derivative of the forward, so `gradcheck` fails, as it
     should. The second derivative is 0. Works under `torch.compile`, `torch.export` and

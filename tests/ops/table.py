@@ -282,6 +282,8 @@ OPS = {
             (options(label_smoothing=1.5), "must be from 0 to 1, got 1.5"),
             (options(label_smoothing=-0.1), "from 0 to 1, got -0.1"),
             (options(chunk_size=0), "chunk_size must be 1 or more, got 0"),
+            (options(chunk_size=1.5), "chunk_size must be an int, got float"),
+            (options(softcap="2"), "softcap must be a number, got str"),
         ],
         wraps=linear_cross_entropy,
     ),

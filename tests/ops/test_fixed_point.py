@@ -80,6 +80,23 @@ def test_where_it_began_does_not_matter():
         torch.testing.assert_close(grad(z.sum(), (x, weight)), right)
 
 
+def test_inputs_may_be_nested():
+    """As alone, to the second order."""
+    results = []
+    for given in (lambda x, w: (x, w), lambda x, w: ([x], {"weight": w})):
+        x, weight = arguments()
+
+        def step(z, a, b):
+            if isinstance(a, list):
+                (a,), b = a, b["weight"]
+            return f(z, a, b)
+
+        z = fixed_point(step, torch.zeros_like(x), *given(x, weight), tol=1e-14)
+        slopes = grad(z.sum(), (x, weight), create_graph=True)
+        results.append([*slopes, *grad(slopes[0].square().sum(), (x, weight))])
+    torch.testing.assert_close(*results)
+
+
 def test_inputs_need_not_be_tensors_or_be_used():
     x = random(3)
     z = fixed_point(lambda z, n, x, name: n * x, torch.zeros_like(x), 2, x, "name")
@@ -292,6 +309,10 @@ def test_a_hook_of_a_tensor_that_f_closes_over_is_refused():
         ({"tol": float("nan")}, "got nan"),
         ({"z0": torch.ones(2).half()}, "the resolution of torch.float16"),
         ({"max_steps": 0}, "max_steps must be 1 or more, got 0"),
+        ({"max_steps": 1.5}, "max_steps must be int, got float"),
+        ({"tol": "1"}, "tol must be float, got str"),
+        ({"f": None}, "f must be callable, got NoneType"),
+        ({"f": lambda z: (z, z)}, "f must return a tensor, got tuple"),
         ({"f": lambda z: z[:1]}, "f must return a tensor like z, (2,)"),
         ({"f": lambda z: z.half()}, "got (2,) of torch.float16"),
         ({"f": lambda z: z.mul_(0.5)}, "f must not change z"),

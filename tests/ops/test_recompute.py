@@ -353,6 +353,7 @@ def test_blocks_that_do_not_fit():
     for blocks in ([], [(nn.Tanh(),) * 3]):
         with pytest.raises(ValueError, match="blocks must be pairs"):
             ReversibleSequential(blocks)
-    model = ReversibleSequential([(Does(lambda x: x[0]), nn.Tanh())])
-    with pytest.raises(ValueError, match=r"must return a tensor of shape \(8, 4\)"):
-        model(*halves())
+    for returns, got in ((lambda x: x[0], r"\(4,\)"), (lambda x: (x, x), "tuple")):
+        model = ReversibleSequential([(Does(returns), nn.Tanh())])
+        with pytest.raises(ValueError, match=rf"of shape \(8, 4\), got {got}"):
+            model(*halves())

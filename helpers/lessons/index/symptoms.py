@@ -140,7 +140,7 @@ SYMPTOMS = [
             "an intermediate that was taken for a constant",
             "05 Surprise: a second derivative that is silently wrong"),
     Symptom("weights at the end of a quantised range stop learning",
-            "`clamp` has slope 0 at its bounds since PyTorch 2.14: clamp first, then "
+            "`clamp` has slope 0 at its bounds since 2.14: `torch.where` first, then "
             "round",
             "13 Straight-through: a gradient for round and sign"),
     Symptom("right with one loss, wrong if the output is summed first",
