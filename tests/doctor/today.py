@@ -986,6 +986,93 @@ for name, fn in {
     )(fn)
 
 
+@case("needs-input-grad-ignored", f64((16, 64), (64, 32)), note="coarse-inside")
+class SingleInNumPy(Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        a, b = (t.detach().float().numpy() for t in (x, w))
+        return torch.from_numpy(numpy.tanh(a @ b)).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        g = g * (1 - torch.tanh(x @ w) ** 2)
+        return g @ w.mT, x.mT @ g
+
+
+def capped(q, k, v):
+    raw = q @ k.mT
+    weights = 2 * torch.tanh(raw / 2)
+    return weights @ v
+
+
+@case(
+    "gradient-wrong",
+    f64((3, 4), (5, 4), (5, 2)),
+    first="first wrong: `d_scores` (line ",
+    reference=capped,
+)
+class CappedInNumPy(Function):
+    @staticmethod
+    def forward(ctx, q, k, v):
+        ctx.save_for_backward(q, k, v)
+        a, b, c = (t.detach().numpy() for t in (q, k, v))
+        return torch.from_numpy(2 * numpy.tanh(a @ b.T / 2) @ c)
+
+    @staticmethod
+    def backward(ctx, g):
+        q, k, v = ctx.saved_tensors
+        weights = 2 * torch.tanh(q @ k.mT / 2)
+        d_weights = g @ v.mT
+        d_scores = d_weights.clone()
+        return d_scores @ k, d_scores.mT @ q, weights.mT @ g
+
+
+@case("derivative-wrong", f64((4, 3)), line="`(grad_output * y + grad_output)` stood in")
+class HalfOfTanh(Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.tanh(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (y,) = ctx.saved_tensors
+        return grad_output * y * (1 - y)
+
+
+class CosineInNumPy(Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        x, y = a.detach().numpy(), b.detach().numpy()
+        norms = numpy.linalg.norm(x, axis=-1) * numpy.linalg.norm(y, axis=-1)
+        return torch.from_numpy((x * y).sum(-1) / norms)
+
+    @staticmethod
+    def backward(ctx, g):
+        a, b = ctx.saved_tensors
+        na, nb = a.norm(dim=-1, keepdim=True), b.norm(dim=-1, keepdim=True)
+        cos = (a * b).sum(-1, keepdim=True) / (na * nb)
+        g = g.unsqueeze(-1)
+        d_a = g * (b / (na * nb) - cos * a / na**2)
+        d_b = g * (a / (na * nb) - cos * b / nb**2)
+        return d_a, d_b
+
+
+slip(
+    "CosineOfTheOther",
+    CosineInNumPy,
+    f64((4, 3), (4, 3)),
+    {"nb**2": "na**2"},
+    "term-missing",
+    line="nb ** 2",
+    reference=F.cosine_similarity,
+)
+
+
 slip(
     "OnlyWithTheOther",
     ScaledLinear,

@@ -5,7 +5,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from .isolation import CallError
 from .private import Mode
-from .tensors import is_dense, is_number, tensors
+from .tensors import as_vector, is_dense, is_number, tensors
 
 
 class Grain(Mode):
@@ -21,10 +21,10 @@ class Grain(Mode):
 
     @classmethod
     def within(cls, start, outputs):
-        """The eps of the coarsest dtype between `start` and outputs(), or 0."""
+        """The eps of the coarsest dtype between `start` and outputs(); None: unknown."""
         try:
             with cls(start) as watch:
-                return max(filter(None, watch.of(outputs())), default=0.0)
+                return max(filter(None, watch.of(outputs())), default=None)
         except CallError:  # what does not run under a mode
             outputs()
             return 0.0
@@ -47,6 +47,12 @@ class Grain(Mode):
         if any(given):
             self.note(dense(result), max(filter(None, given)))
         return result
+
+
+def are_single(t):
+    """Are these float64 numbers all of float32, and not all of float16, as of a kernel?"""
+    t = as_vector(t)
+    return torch.equal(t, t.float().double()) and not torch.equal(t, t.half().double())
 
 
 def dense(obj):

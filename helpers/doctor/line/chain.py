@@ -52,6 +52,7 @@ SHARE = N_("{here} should be what comes to {there} through {uses}")
 VALUE = N_("{here} is not what forward computes as {there}")
 LOCAL = N_("`{name}` (line {line})")
 OF_FORWARD = N_("`{name}` in line {line}")
+OF_REFERENCE = N_("`{name}` in line {line} of `{function}`")
 IN_A_RUN = N_("`{name}` (line {line}, run {run} of {runs})")
 RETURNED = N_("what is returned for `{name}` (line {line})")
 WHOLE_LINE = N_("line {line}, `{text}`")
@@ -544,6 +545,7 @@ class Search:
         self.draws = [(events, record) for events, record, _grads in draws]
         self.events = {key: events[key] for key in events if key in others}
         self.stay, self.proofs, self.paths = guard_of(wrong), 0, 0
+        self.right = {}  # {key: the `Target` that it holds, as its name says}
         self.sums = {}  # by name: the last `Target` that is a sum of uses
         self.grads = [g for g in grads if isinstance(g, torch.Tensor)]
         self.held = {key: self.target_of(key) for key in self.events}
@@ -562,19 +564,18 @@ class Search:
         What it may be meant for by its value or its name is tried of all before
         anything else is.
         """
-        right, wrong = {}, {}
+        wrong = {}
         for key, value in self.events.items():
             held = self.held[key]
-            whole = held and held.uses is None
-            if whole and not self.is_of_another(key, held):
-                right[key] = held
+            if held and held.uses is None and not self.is_of_another(key, held):
+                self.right[key] = held
             elif not self.is_forwards(key, value):
                 wrong[key] = value
         for candidates in (self.likely, self.unlikely):
             for key, value in wrong.items():
                 for target, relation in candidates(key, value):
                     if self.proved(key, put := self.in_each_run(key, target)):
-                        return self.in_words(key, target, put, relation, right)
+                        return self.in_words(key, target, put, relation)
         return None
 
     def is_forwards(self, key, value):
@@ -585,11 +586,16 @@ class Search:
         return any(alike(value, local.value) for local in known)
 
     def is_of_another(self, key, held):
-        """Does its name say that it should hold the gradient of another local?"""
+        """Does its name say that it should hold the gradient of another local?
+
+        Or does another name hold this one already?
+        """
         name = self.name(key)
         if name is None or self.is_mate(name, held):
             return False
-        return any(self.is_mate(name, t) for t in self.targets(self.events[key]))
+        known = {self.name(k) for k, t in self.right.items() if t.local == held.local}
+        mates = (self.is_mate(name, t) for t in self.targets(self.events[key]))
+        return bool(known - {None, name}) or any(mates)
 
     def target_of(self, key):
         """The `Target` whose value this local holds at two draws, or None."""
@@ -674,9 +680,8 @@ class Search:
         """
         returned = self.name(key) is None
         given = any(alike(value, g) for g in self.grads)
-        held = self.held[key]
-        right = held and not self.is_of_another(key, held)
-        return not (returned or given or right)
+        is_use = self.held[key] and self.held[key].uses is not None
+        return not (returned or given or is_use or key in self.right)
 
     def is_mate(self, name, target):
         bare = re.sub(r"^(grad|d|g)_?|_?(grad|bar)$", "", name, flags=re.I)
@@ -758,7 +763,7 @@ class Search:
 
     # --- in words ---------------------------------------------------------------------
 
-    def in_words(self, key, target, put, relation, right):
+    def in_words(self, key, target, put, relation):
         is_cause = False
         with forgiving(), self.chain.putting(key, put):
             is_cause = are_right(self.wrong.together)
@@ -766,12 +771,15 @@ class Search:
         local = self.record.locals[target.local]
         gaps = {"here": self.here(key), "there": f"`{local.name}`"}
         if local.line:
-            gaps["there"] = _(OF_FORWARD).format(name=local.name, line=local.line)
+            of, name = self.chain.reference, {"name": local.name, "line": local.line}
+            gaps["there"] = _(OF_FORWARD).format(**name)
+            if of:
+                gaps["there"] = _(OF_REFERENCE).format(function=of.__name__, **name)
         if target.uses is not None:
             relation = SHARE, {"uses": self.through(local, target.uses)}
         text, more = relation or (VALUE if target.value else GRADIENT, {})
         before = itertools.takewhile(lambda k: k != key, self.events)
-        known = {k[0]: (k, right[k]) for k in before if k in right}  # its last turn
+        known = {k[0]: (k, self.right[k]) for k in before if k in self.right}
         said = [
             _(RIGHT).format(here=self.here(k), other=self.record.locals[t.local].name)
             for k, t in known.values()
@@ -790,7 +798,9 @@ class Search:
         if name is None:
             x = self.chain.forward.argument(self.chain.ctx_too + (key[2] or 0))
             return _(RETURNED).format(name=x, line=line)
-        if (runs := self.turns(key)) > 1:
+        targets = getattr(self.chain.backward.bindings[key[0]].node, "targets", [None])
+        is_filled = isinstance(targets[0], ast.Subscript)  # and wrong as a whole
+        if (runs := self.turns(key)) > 1 and not is_filled:
             return _(IN_A_RUN).format(name=name, line=line, run=key[1] + 1, runs=runs)
         return _(LOCAL).format(name=name, line=line)
 

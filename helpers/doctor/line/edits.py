@@ -162,6 +162,9 @@ class Code(Source):
                 break
             node = up
         new, old = ast.unparse(edited(self, node, edit.puts)), self.source_of(node)
+        if isinstance(up, (ast.BinOp, ast.UnaryOp, ast.Compare)):
+            whole = ast.unparse(edited(self, self.statement(node), edit.puts))
+            new = f"({new})" if f"({new})" in whole else new
         is_bare = isinstance(node, ast.Tuple) and old[:1] != "("
         return new[1:-1] if is_bare else new, old
 

@@ -93,10 +93,12 @@ class Point:
         """What `expected` says of each output, as the reference gives it."""
         dtype = torch.complex128 if self.values[i].is_complex() else torch.float64
         found = []
-        for of_output in self.referred:
+        for y, of_output in zip(self.outputs, self.referred, strict=True):
             rows = [grads[i].to(dtype).reshape(-1)[elements] for grads in of_output]
             value = torch.stack(rows)
-            error = torch.zeros_like(value.real) + self.eps * largest(value)
+            # Before anything cancels, it may have been as large as y / x.
+            size = largest(value) + 64 * largest(y) / (largest(self.values[i]) or 1)
+            error = torch.zeros_like(value.real) + self.eps * size
             trusted = torch.ones(len(elements), dtype=torch.bool, device=value.device)
             found.append((value, error, trusted, value[:0]))
         return found

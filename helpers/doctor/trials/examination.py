@@ -352,11 +352,11 @@ class Examination:
         size = sum(largest(v * o) * o.numel() ** 0.5 for o, v in pairs)
         return [size / (largest(value) or 1.0) for value in self.subject.values]
 
-    def nearby(self):
+    def nearby(self, dice=None):
         """Another point. What requires no gradient stays: it may lie on a manifold."""
-        subject = self.subject
+        subject, dice = self.subject, dice or self.dice
         pairs = zip(subject.examined, subject.values, strict=True)
-        return [v if k in subject.frozen else self.dice.nearby(v) for k, v in pairs]
+        return [v if k in subject.frozen else dice.nearby(v) for k, v in pairs]
 
     @property
     def floors(self):

@@ -7,7 +7,7 @@ import torch
 
 from ..causes.exceptions import as_finding
 from ..function.isolation import CallError, OwnGenerators
-from ..function.precision import Grain, dtype_of
+from ..function.precision import Grain, are_single, dtype_of
 from ..function.private import BackwardCFunction, is_a_users
 from ..function.subject import nodes_in_python
 from ..function.tensors import (
@@ -189,8 +189,15 @@ TOO_COARSE = note(
 def precision_inside(exam):
     """Notes whether forward computes in coarser numbers."""
     subject = exam.subject
-    # The last call is the one to which exam.run belongs.
     coarse = Grain.within(subject.values, subject.forward)
+    if coarse is None:  # the trail ends in NumPy, or in a kernel
+        with contextlib.suppress(CallError):
+            outputs = subject.run(exam.nearby(Dice())).outputs
+            if any(map(are_single, outputs)):
+                coarse = torch.finfo(torch.float32).eps
+        # The last call is the one to which exam.run belongs.
+        subject.forward(subject.values)
+    coarse = coarse or 0.0
     if coarse > max(subject.eps, 1e-10):
         exam.subject = subject = subject.but(eps=coarse)
         yield COARSE_INSIDE(dtype=brief(dtype_of(coarse)))

@@ -173,10 +173,13 @@ def second_derivative(exam):
         yield as_finding(subject, raised, text, how=_(RAISES), **about(subject, text))
         return
     wrong = [pair for pair, verdict in verdicts.items() if verdict == "wrong"]
+
+    def is_right():
+        found = judge().verdict
+        return {"right"} == {found[p] for p in wrong} and "wrong" not in found.values()
+
     if wrong:
-        yield from accused(
-            exam, of, wrong, lambda: "wrong" not in judge().verdict.values()
-        )
+        yield from accused(exam, of, wrong, is_right)
 
 
 def about(subject, text):

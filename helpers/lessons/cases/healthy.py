@@ -418,7 +418,7 @@ RMSNorm = function(
     lambda g, x, weight: (g * weight * normal(x) / x, (g * normal(x)).sum(0)),
     "RMSNorm",
 )
-said = "What the gradient of `x` is off by"
+said = "The gradient of `x` is off by a number that is the same all"
 broken("term-missing", frozen_beside_weight, said)(RMSNorm)
 
 
