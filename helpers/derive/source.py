@@ -99,7 +99,8 @@ for name, tensor, shape, dtype in [
 JVP = """\
 
     @staticmethod
-    def jvp(ctx, {tangents}):  # its own jvp is 0, silently: pytorch issue 197867
+    def jvp(ctx, {tangents}):
+        # Its own jvp is 0, silently: pytorch issue 197867.
 {lines}
         return {returned}
 """

@@ -163,8 +163,12 @@ class Code(Source):
             node = up
         new, old = ast.unparse(edited(self, node, edit.puts)), self.source_of(node)
         if isinstance(up, (ast.BinOp, ast.UnaryOp, ast.Compare)):
-            whole = ast.unparse(edited(self, self.statement(node), edit.puts))
-            new = f"({new})" if f"({new})" in whole else new
+            before = self.statement(node)
+            after = ast.unparse(edited(self, before, edit.puts))
+            if f"({new})" in after and f"({ast.unparse(node)})" not in ast.unparse(
+                before
+            ):
+                new = f"({new})"  # as it did not need them
         is_bare = isinstance(node, ast.Tuple) and old[:1] != "("
         return new[1:-1] if is_bare else new, old
 
