@@ -114,17 +114,17 @@ WORDS = {
         },
     },
     "zh": {
-        "claim": "一门课程，讲怎样在 PyTorch 里写你自己的可微算子，"
-        "并附有经过测试、可以复制到你的项目里的代码。",
+        "claim": "本课程讲怎样为 PyTorch 写自己的可微算子，"
+        "并附有经过测试、可以复制到项目里的代码。",
         "ask": "autograd 到哪里就不行了？",
         "of_what": "这是 softplus，即 log(1 + exp(x))，在 float32 下的斜率。",
         "slide": "拖动 x 看看。",
         "names": {"value": "log(1 + exp(x))", "theirs": "autograd 算出的斜率",
                   "ours": "课程的 backward 算出的斜率"},
         "drawn": "log(1 + exp(x)) 在 −20 到 120 之间的斜率：autograd 的曲线在 88.7 处中断，"
-        "自己写的 backward 一直保持为 1",
+        "课程的 backward 则一直是 1",
         "write": "请改正最后一行。",
-        "on_paper": "它在纸上推导没有错，在 x = 100 处却是 nan。",
+        "on_paper": "它在纸上是对的，在 x = 100 处却得到 nan。",
         "overflow": "到 x = {last} 为止都正确。再往上，你这一行里有一步在 float32 下成了 inf，"
         "梯度就成了 {value}。请换一种不会溢出的写法。",
         "check": "检查",
@@ -134,7 +134,8 @@ WORDS = {
         "narrow": "在试过的 float64 输入上都正确。但在 float32 下，x = {x} 处它是 {value}。",
         "single": "在 float32 下正确，只差舍入误差。但在 float64 下，{said}",
         "own": "PyTorch 自带的 `F.softplus` 不会出现 nan，但在 20 以上，它的二阶导数是 0。",
-        "repaired": "第 00 章写出这个 Function，并指出 autograd 在哪里虽然没有 nan，却也出错。",
+        "repaired": "第 00 章写出这个 Function，还会指出 autograd 在哪里得到的不是 nan，"
+        "却同样是错的。",
         "for_whom": "如果你在训练模型，而 PyTorch 没有你要的梯度，或者算得不对、占用的内存太多，"
         "这门课程就是为你准备的。",
         "start": "从第 00 章开始",
@@ -169,7 +170,7 @@ WORDS = {
             "write": ("让程序写出 backward", "`derive` 为你的 forward 写出 backward，"
                       "沿用你取的名字，并且先与 autograd 的结果比较，一致才打印出来。"
                       "它是一个文件夹，只依赖 torch："),
-            "check": ("检查我的梯度", "梯度医生说出梯度错在哪里，往往还能指出要改的那一行。"
+            "check": ("检查我的梯度", "梯度医生指出梯度错在哪里，往往还能找到要改的那一行。"
                       "它是一个文件夹，只依赖 torch："),
         },
     },
