@@ -57,7 +57,7 @@ WHY = {  # where the judge has numbers alone
         "zh": "分母要加括号：exp(x) / (1 + exp(x))。",
     },
     "grad_output * torch.tanh(x / 2)": {
-        "notebooks": "That goes from -1 to 1, and the slope from 0 to 1.",
+        "notebooks": "That goes from -1 to 1, and the slope of softplus from 0 to 1.",
         "zh": "它从 -1 变到 1，而斜率应当从 0 变到 1。",
     },
     "grad_output**2 * torch.sigmoid(x)": {
@@ -127,18 +127,18 @@ NONE = {
 }
 SUCCESS = {  # no more than the page has seen
     "notebooks": "It is 1 at x = 100, in float32, too, and right at {count} inputs in "
-    "float64, up to ±{far}. Chapter 05 asks for the second derivative, too.",
+    "float64, out to about ±{far}. Chapter 05 asks for the second derivative, too.",
     "zh": "在 x = 100 处它是 1，在 float32 下也是；在 {count} 个 float64 输入上"
     "都正确，最远取到 ±{far} 附近。第 05 章还会检查二阶导数。",
 }
 OVERFLOWS = {  # far on the left, where the slope is 0 all the same
-    "notebooks": "Right at {count} inputs in float64, up to ±{far}. Far on the left a step is inf, "
+    "notebooks": "Right at {count} inputs in float64, out to about ±{far}. Far on the left a step is inf, "
     "so the derivative of your line may be nan there. Chapter 05 asks for that one, too.",
     "zh": "在 {count} 个 float64 输入上都正确，最远取到 ±{far} 附近。左边很远处有一步成了 inf，"
     "所以你这一行自己的导数在那里可能是 nan。第 05 章还会检查它。",
 }
 BRANCHES = {  # of a line whose own derivative PyTorch may get wrong
-    "notebooks": "Right at {count} inputs in float64, up to ±{far}. Whether your line can be "
+    "notebooks": "Right at {count} inputs in float64, out to about ±{far}. Whether your line can be "
     "differentiated again, this page cannot see: chapter 05 asks for that, too.",
     "zh": "在 {count} 个 float64 输入上都正确，最远取到 ±{far} 附近。你这一行"
     "能不能再求一次导，本页看不出来，第 05 章会检查这一点。",
