@@ -314,6 +314,9 @@ def let_break(cell):
         text.parent.replace(text, [nodes.Text(first), *chain.from_iterable(pairs)])
 
 
+SIGNS = {"✗": ["fails"], "!": ["raises"]}  # of chapter 19's matrix
+
+
 def on_doctree(app, doctree, document):
     """Before a page is written: its language; where the lines of a table's cell break.
 
@@ -332,6 +335,8 @@ def on_doctree(app, doctree, document):
             link["refuri"] = f"{'../' * document.count('/')}_static/course/{path}"
         else:
             link.replace_self(link.children)
+    for link in doctree.findall(nodes.reference):
+        link["classes"] += SIGNS.get(link.astext(), [])
     for image in doctree.findall(nodes.image):
         image["loading"] = "lazy"
         if "width" not in image:  # a cell's output says it

@@ -279,9 +279,9 @@ def _chapters(folder, chapters):
     return cards, through
 
 
-def _kernels(builder, folder, cards):
-    """The address of each section of KERNELS."""
-    for number, cell in KERNELS:
+def _addresses(builder, cards, sections):
+    """The address of each section: of a chapter, by the cell that holds its heading."""
+    for number, cell in sections:
         page = cards[number]["page"]
         document = page.removesuffix(".html")
         cells = json.loads((ROOT / f"{document}.ipynb").read_text(encoding="utf-8"))
@@ -423,7 +423,7 @@ def context(builder, folder, readme, chapters):
     of_readme = _of_readme(builder, readme)
     cards, through = _chapters(folder, chapters)
     look_up = next(d for d, title in chapters if title.startswith("19"))
-    kernels = _kernels(builder, folder, cards)
+    nineteen, *kernels = _addresses(builder, cards, [("19", "w01"), *KERNELS])
     return (
         words
         | of_readme
@@ -448,7 +448,7 @@ def context(builder, folder, readme, chapters):
             "asked": json.dumps(front_attempt(folder), ensure_ascii=False),
             "curves": curves(),
             "first": cards["00"]["page"],
-            "nineteen": cards["19"]["page"],
+            "nineteen": nineteen,
             "address": ADDRESS,
         }
     )

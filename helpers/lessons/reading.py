@@ -15,6 +15,7 @@ TABLE = json.loads(
 )
 SUPERSCRIPTS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 NUMBER = r"(?<![a-z\d.])-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"
+NUMBERS = re.compile(rf"{NUMBER}(\s+{NUMBER})+")  # with blanks between them
 ARE_LETTERS = re.compile("[A-F]+").fullmatch
 LATIN = r"[a-z0-9_.+±^]"
 IN_WORDS = [  # numbers: in English with blanks between them, in Chinese without
@@ -119,6 +120,8 @@ def _read(guess, asked):
     parts = _parts(re.sub(r"(?<=\d),(?=\d{3}\b)", "", guess) if count == 1 else guess)
     if count > 1 and len(parts) == 1:
         parts = _apart(parts[0], count)
+    elif asked["free"] and len(parts) == 1 and NUMBERS.fullmatch(parts[0]):
+        parts = parts[0].split()
     words = list(
         dict.fromkeys(part for word in asked["words"] for part in _parts(word))
     )

@@ -7,16 +7,17 @@ const LINES = { // each step is rounded, as in a tensor of float32
 const RANGE = Array.from({ length: 281 }, (_, n) => n / 2 - 20);
 const BEYOND = [-800, -300, -100, 130, 200, 400, 800]; // is judged, but has no place in the picture
 const shown = number => Number.isNaN(number) ? "nan" : number === Infinity ? "inf" : number.toPrecision(6);
-const inFloat32 = (line, points, g = 1) => { // what a line gives where grad_output is g, or null
-  const { Tensor } = evaluated, tensor = of => new Tensor([of.length], of.map(Math.fround), "float32");
+const inFloat32 = (line, points, g = 1, shape = [points.length]) => { // what a line gives where grad_output is g, or null
+  const { Tensor } = evaluated, tensor = of => new Tensor(shape, of.map(Math.fround), "float32");
   try {
-    const given = { x: tensor(points), grad_output: tensor(points.map(() => g)) };
-    const { shape, data } = evaluated(line, given);
-    return shape.length === 1 && shape[0] === points.length ? data : null;
+    const made = evaluated(line, { x: tensor(points), grad_output: tensor(points.map((_, n) => g[n] ?? g)) });
+    return String(made.shape) === String(shape) ? made.data : null;
   } catch { return null; }
 };
+const MIXED = [[-2, -1, 0.5, 1, 2, 3], [0.5, -1, 2, -3, 1.5, -0.25], [2, 3]]; // x, grad_output, their shape
 
 const RIGHT = inFloat32(LINES.ours, RANGE), RIGHT_BEYOND = inFloat32(LINES.ours, BEYOND);
+const RIGHT_MIXED = inFloat32(`grad_output * ${LINES.ours}`, ...MIXED);
 
 const setUpSlope = front => {
   const { filled } = attempts;
@@ -57,8 +58,8 @@ const setUpSlope = front => {
     if (wrong.includes(at)) slider.value = at;
     show();
     if (!slopes) return null;
-    const near = (some, right) => some?.every((y, n) => Math.abs(y - right[n]) <= 1e-6 * right[n]);
-    if (mark === "✗" && near(slopes, RIGHT) && near(far, RIGHT_BEYOND) && near(halved, RIGHT.map(y => y / 2)))
+    const near = (some, right) => some?.every((y, n) => Math.abs(y - right[n]) <= 1e-6 * Math.abs(right[n]));
+    if (mark === "✗" && near(slopes, RIGHT) && near(far, RIGHT_BEYOND) && near(inFloat32(line, ...MIXED), RIGHT_MIXED))
       return ["○", filled(form.dataset.single, { said })];
     // in float32, the smallest slopes may be lost on the way: near 1e-9, or near 1e-26
     for (const x of mark !== "✗" && !wrong.length ? [-20, -60] : []) {

@@ -133,6 +133,7 @@ const reading = TABLE => { // judged(guess, asked): true, false, or null if it i
     const count = parts(asked.outcome).length;
     let given = parts(count === 1 ? guess.replace(/(?<=\d),(?=\d{3}\b)/g, "") : guess);
     if (count > 1 && given.length === 1) given = apart(given[0], count);
+    else if (asked.free && given.length === 1 && new RegExp(`^${NUMBER}(\\s+${NUMBER})+$`).test(given[0])) given = given[0].split(/\s+/);
     const answers = [...new Set(asked.words.flatMap(parts))];
     const ordered = count > 1 && !asked.outcome.includes(" and ");
     const all = [];

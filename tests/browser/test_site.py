@@ -328,6 +328,8 @@ def test_the_front_page_is_alive(page, site, folder, name):
         ("grad_output * torch.exp(x / 2) / (2 * torch.cosh(x / 2))", "x = 177.4"),
         ("grad_output * torch.sigmoid(x.clamp(max=20))", "○"),  # wrong in float64 alone
         ("grad_output.detach()", "○"),
+        ("grad_output.abs() * torch.sigmoid(x)", "✗"),  # right where it is positive
+        ("grad_output.T * torch.sigmoid(x)", "✗"),
         ("return grad_output / (1 + torch.exp(-x))", "✓"),
     ):
         field.fill(line)

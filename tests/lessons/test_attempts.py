@@ -122,6 +122,7 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "banana * grad_output": "✗",
     "grad_output * torch.sigmoid(x": "✗",
     "grad_output * F.sigmoid(x)": "✓",
+    "grad_output * torch.sigmoid(x);": "✓",
     "grad_output * math.exp(x)": "○",
     "grad_output * torch.exp(x) / 1 + torch.exp(x)": "✗",
     "grad_output * (torch.exp(x) / 1 + torch.exp(x))": "✗",
@@ -238,7 +239,7 @@ def test_the_front_page_marks_lines():
         "1.0001 * grad_output * torch.sigmoid(x)": "Everywhere it is 1.0001 times",
         "grad_output * (x > 0)": "That is the slope of relu.",
         "grad_output * torch.sigmoid(x) * (1 - torch.sigmoid(x))": "one derivative too many",
-        "grad_output / (1 + torch.exp(-x))": "Far on the left a step is inf",
+        "grad_output / (1 + torch.exp(-x))": "Far out, a step is inf",
         "grad_output * torch.logsigmoid(x)": "write `F.logsigmoid`",
         "grad_output * torch.nn.sigmoid(x)": "not `torch.nn.sigmoid`",
         "grad_output * torch.tanh(x) / 2": " at x = ",
@@ -282,8 +283,8 @@ def test_the_front_page_marks_lines():
 
 def test_the_front_page_says_what_it_does_not_see():
     said = said_by_a_page([("front", line) for line in ONCE])
-    unseen = "Whether your line can be differentiated again, this page cannot see"
-    assert all(text[0] == "✓" and unseen in text for text in said)
+    unseen = "can be differentiated again, this page cannot see", "may be nan there"
+    assert all(text[0] == "✓" and any(map(text.__contains__, unseen)) for text in said)
 
 
 def test_each_edition_names_what_people_write():

@@ -619,7 +619,7 @@ MESSAGES = {
         Message("Expected to mark a variable ready only once",
                 "DDP: `marked as ready twice`, by a backward pass inside of another, "
                 "as that of `checkpoint`: `use_reentrant=False`",
-                "14 The data, cut: DistributedDataParallel (DDP)"),
+                "24 A parameter that some steps do not use, under DDP"),
         Message("Grad strides do not match bucket view strides",
                 "a warning of DDP: only the input is `channels_last`: "
                 "`model.to(memory_format=torch.channels_last)` before DDP; of a Function, a transposed gradient with a size of 1: "
