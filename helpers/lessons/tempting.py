@@ -578,6 +578,7 @@ TEMPTING = {
             "quarter of their sum."
         ),
         (4, 4): N_("For a mean it is 1: the average of means is the mean of all."),
+        (1, 1): N_("DDP averages: of a sum over all, a quarter is left."),
     },
     "14 strides": {
         (0, 4): N_(
@@ -670,6 +671,8 @@ TEMPTING = {
     },
     "17 sum": {
         3000: N_("So it is if the sum is kept in float32. Here each step is rounded."),
+        1023: N_("Up to 1,024, neighbours are 4 apart: 1,023 is none of them."),
+        1026: N_("From 1,024 on neighbours are 8 apart: 1,026 is none of them."),
         256: N_("From 256 on neighbours are 2 apart, and 3 is more than half of that."),
         512: N_("From 512 on neighbours are 4 apart, and 3 is more than half of that."),
         768: N_("Each 3 is rounded: to more than 3 as well."),
@@ -689,6 +692,7 @@ TEMPTING = {
             "bfloat16 loses no gradient. But small steps get lost in its weights."
         ),
         "BC": N_("Without a loss scale, every gradient underflows in float16."),
+        "AE": N_("bfloat16 has three bits less than float16, which small steps need."),
     },
     "18 unit": {
         "metres": N_("That is what it should be. Who would have told the class?"),

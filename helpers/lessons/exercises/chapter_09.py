@@ -106,7 +106,6 @@ WINDOWS = (  # elements, size, step, dtype
     (10, 3, 1, torch.float64),
     (11, 4, 2, torch.float32),
     (9, 2, 3, torch.int64),
-    (1, 1, 1, torch.float32),
     (8, 5, 5, torch.bool),
 )
 NEW = "x.new_empty(count, size)"

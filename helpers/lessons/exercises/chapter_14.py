@@ -49,6 +49,8 @@ def _there_and_back(apply, rows, columns, arriving):
     output = apply(x)
     apply(random(1, 1))  # another call, before backward
     v = arriving[dist.get_rank()]
+    if dist.get_rank():  # in memory, each process has other strides than the first
+        v = v.mT.contiguous().mT
     before = v.clone()
     (gradient,) = grad(output, x, v, allow_unused=True)
     return output.detach(), gradient, changed_in_place(grad_output=(v, before))
@@ -354,7 +356,6 @@ CASES = (
             "elements of `u`, and of `v`, drawn at random?"
         ),
     ),
-    (3, 1, partial(_times, 0.999), N_("Its gradient is off by a thousandth.")),
     (
         3,
         2,
