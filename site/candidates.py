@@ -132,14 +132,14 @@ SUCCESS = {  # no more than the page has seen
     "都正确，最远取到 ±{far} 附近。第 05 章还会检查二阶导数。",
 }
 OVERFLOWS = {  # and the gradient is right all the same
-    "notebooks": "Right at {count} inputs in float64, out to about ±{far}. Far out, a step is inf, so "
-    "the derivative of your line may be nan there. Chapter 05 asks for that one, too.",
+    "notebooks": "Right at {count} inputs in float64, out to about ±{far}. Far out, a step is "
+    "inf, so the derivative of your line may be nan there. Chapter 05 asks for that one, too.",
     "zh": "在 {count} 个 float64 输入上都正确，最远取到 ±{far} 附近。离 0 很远处有一步成了 inf，"
     "所以你这一行自己的导数在那里可能是 nan。第 05 章还会检查它。",
 }
 BRANCHES = {  # of a line whose own derivative PyTorch may get wrong
-    "notebooks": "Right at {count} inputs in float64, out to about ±{far}. Whether your line can be "
-    "differentiated again, this page cannot see: chapter 05 asks for that, too.",
+    "notebooks": "Right at {count} inputs in float64, out to about ±{far}. Whether your line can "
+    "be differentiated again, this page cannot see: chapter 05 asks for that, too.",
     "zh": "在 {count} 个 float64 输入上都正确，最远取到 ±{far} 附近。你这一行"
     "能不能再求一次导，本页看不出来，第 05 章会检查这一点。",
 }

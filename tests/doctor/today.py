@@ -1029,7 +1029,9 @@ class CappedInNumPy(Function):
         return d_scores @ k, d_scores.mT @ q, weights.mT @ g
 
 
-@case("derivative-wrong", f64((4, 3)), line="`(grad_output * y + grad_output)` stood in")
+@case(
+    "derivative-wrong", f64((4, 3)), line="`(grad_output * y + grad_output)` stood in"
+)
 class HalfOfTanh(Function):
     @staticmethod
     def forward(ctx, x):
