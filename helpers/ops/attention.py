@@ -43,7 +43,7 @@ tensor([5., 5., 5., 5.], dtype=torch.float64)
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress, product
@@ -413,12 +413,13 @@ def attention(
     (L, E), S = query.shape[-2:], key.shape[-2]
     fit = 0 < E == key.shape[-1] and S == value.shape[-2]
     if fit and (attn_mask is not None or others != [batch, batch]):
-        fit = False
-        with suppress(RuntimeError):
+        try:  # not `suppress`, which the compiler of torch 2.10 does not know
             batch = torch.broadcast_shapes(batch, *others)
             scores = *batch, L, S
             of_mask = (tensor.shape for tensor in tensors[3:])
             fit = torch.broadcast_shapes(scores, *of_mask) == scores
+        except RuntimeError:
+            fit = False
     if not fit:
         raise ValueError(
             f"query, key, value and attn_mask must broadcast to {shapes()}"
