@@ -37,6 +37,7 @@ True
 
 import math
 from functools import partial
+from numbers import Real
 
 import torch
 from torch.autograd import grad
@@ -130,10 +131,10 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
     """
     if not isinstance(z0, torch.Tensor):
         raise TypeError(f"z0 must be a torch.Tensor, got {type(z0).__name__}")
-    for name, value, kind in (("tol", tol, float), ("max_steps", max_steps, int)):
-        if not isinstance(value, kind):
-            got = type(value).__name__
-            raise TypeError(f"{name} must be {kind.__name__}, got {got}")
+    if not isinstance(tol, Real):
+        raise TypeError(f"tol must be a number, got {type(tol).__name__}")
+    if not isinstance(max_steps, int):
+        raise TypeError(f"max_steps must be an int, got {type(max_steps).__name__}")
     if not callable(f):
         raise TypeError(f"f must be callable, got {type(f).__name__}")
     if not z0.is_floating_point():

@@ -43,6 +43,7 @@ Needs torch 2.10 or later. Private: `_are_functorch_transforms_active`,
 
 import math
 from functools import partial
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -618,15 +619,13 @@ def _check_options(
     if not isinstance(ignore_index, int | torch.SymInt):
         kind = type(ignore_index).__name__
         raise TypeError(f"ignore_index must be an int, got {kind}")
-    for name, value, kinds in (
-        ("chunk_size", 1 if chunk_size is None else chunk_size, int | torch.SymInt),
-        ("label_smoothing", label_smoothing, int | float | torch.SymFloat),
-        ("z_loss", z_loss, int | float | torch.SymFloat),
-        ("softcap", softcap, int | float | torch.SymFloat),
-    ):
-        if not isinstance(value, kinds):
-            kind = "an int" if name == "chunk_size" else "a number"
-            raise TypeError(f"{name} must be {kind}, got {type(value).__name__}")
+    if not (chunk_size is None or isinstance(chunk_size, int | torch.SymInt)):
+        kind = type(chunk_size).__name__
+        raise TypeError(f"chunk_size must be an int, got {kind}")
+    numbers = {"label_smoothing": label_smoothing, "z_loss": z_loss, "softcap": softcap}
+    for name, value in numbers.items():
+        if not isinstance(value, (Real, torch.SymFloat)):
+            raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"chunk_size must be 1 or more, got {chunk_size}")
     if not 0 <= label_smoothing <= 1:

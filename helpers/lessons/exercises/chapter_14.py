@@ -363,6 +363,7 @@ CASES = (
             "`v`, that is the sum."
         ),
     ),
+    (3, 1, partial(_times, 0.999), N_("Its gradient is off by a thousandth.")),
     (5, 4, TWICE, N_("There are 5 processes here.")),
     (3, None, RIGHT, ""),
 )
