@@ -10,10 +10,17 @@ r"""Softmax attention that makes only some rows of its matrix at a time, at ever
     dQ = scale · dS K               (L, E) = (L, S) (S, E)
     dK = scale · dSᵀ Q              (S, E) = (S, L) (L, E)
 
+and for a second derivative, if Q', K', V' and mask' arrive for dQ, dK, dV and dmask:
+
+    S' = scale · (Q' Kᵀ + Q K'ᵀ) + mask'
+    P' = P ∘ (S' − rowsum(P ∘ S'))
+    O' = P' V + P V'                the gradient of dO; the others are of sum(dO ∘ O')
+
 A row of P needs one row of Q and all of K. So `ByBlocks` takes some rows of Q after the
 others, and keeps nothing but its inputs. Its backward pass is `ByBlocks` again, on the
-vector-Jacobian product of the function that it ran. So a derivative of any order needs
-no more than some rows at a time.
+vector-Jacobian product of the function that it ran: by these formulas for the first two
+orders, then by autograd. So a derivative of any order needs no more than some rows at a
+time.
 
 Source: Rabe and Staats, Self-attention Does Not Need O(n²) Memory,
 https://arxiv.org/abs/2112.05682; for the gradient: Dao and others, FlashAttention,
@@ -24,15 +31,15 @@ Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
 With 8 heads of 64 in float32, on one thread of an AMD EPYC with AVX-512, from
 `python -m tools.benchmark attention --threads 1`: the first derivative of 2,048 places
 takes 1.3 to 1.4 of the time of `F.scaled_dot_product_attention` (1.5 to 1.6 on an Intel
-Xeon); of 8 to 64 places, 1.0 to 1.2 of plain attention's. The second takes 0.9 to 1.1 of
-the math backend's time, and 64 MiB where that needs 1,448. An input being 1, the peak is
+Xeon); of 8 to 64 places, 1.0 to 1.2 of plain attention's. The second takes 0.5 to 0.8 of
+the math backend's time, and 60 MiB where that needs 1,448. An input being 1, the peak is
 at most 8 from 128 places on, 22 for the second derivative.
 
 On an NVIDIA H200 with torch 2.11, the first derivative of 16,384 places takes 1.6 of the
 time of `F.scaled_dot_product_attention`, and 1,760 MiB where that needs 194; with
 chunk_size=1024, 1.8 and 352 MiB. In bfloat16 it takes 22 times that time, because the
-products are of float32 here. The second derivative of 2,048 places takes 1.8 of the math
-backend's time, and 580 MiB where that needs 1,448.
+products are of float32 here. The second derivative was measured there only before its
+formulas stood here: 1.8 of the math backend's time at 2,048 places.
 
 >>> import torch
 >>> query, key, value = torch.ones(3, 5, 4, dtype=torch.float64, requires_grad=True)
@@ -70,8 +77,9 @@ class Blocks:
                   at this place, or is the output. What blocks give for one row is added
     chunk_size:   how many rows of the scores are in a block, of one head or of several
     is_causal:    does each query see only the keys up to its own place?
-    pull_back:    (wanted, hidden, *parts, *grad_outputs) -> the gradients wanted
-    Without it, autograd differentiates the function.
+    pull_backs:   (wanted, hidden, *parts, *grad_outputs) -> the gradients wanted, as
+                  broadcasting leaves them: of the function, then of its gradient, which
+                  is told first what was wanted of that. After the last one, autograd's
     """
 
     function: Callable
@@ -79,7 +87,7 @@ class Blocks:
     gives: tuple
     chunk_size: int
     is_causal: bool
-    pull_back: Callable | None = None
+    pull_backs: tuple = ()
 
     def __call__(self, *tensors):
         first, results = tensors[0], []
@@ -113,7 +121,8 @@ class Blocks:
                         if place is not None:
                             shape = tensors[place].shape
                         results.append(part.new_zeros(shape))
-                    narrowed(results[n], (*heads, *last[kind])).add_(part)
+                    sums = narrowed(results[n], (*heads, *last[kind]))
+                    sums.add_(part.sum_to_size(sums.shape))
                     del part  # before the next one is made
         return tuple(
             result.to(tensors[place or 0].dtype)
@@ -123,23 +132,13 @@ class Blocks:
     def vector_jacobian_product(self, wanted):
         """(*tensors, *grad_outputs) -> the gradients of the tensors that are wanted."""
         gradients = ((kind, place) for place, kind in enumerate(self.takes))
+        by_hand = self.pull_backs or (partial(pulled_back, self.function),)
         return replace(
             self,
-            function=partial(
-                self.pull_back or partial(pulled_back, self.function), wanted
-            ),
+            function=partial(by_hand[0], wanted),
             takes=(*self.takes, *(kind for kind, _ in self.gives)),
             gives=tuple(compress(gradients, wanted)),
-            pull_back=None,
-        )
-
-    def jacobian_vector_product(self):
-        """(*tensors, *tangents) -> the tangents of the results."""
-        return replace(
-            self,
-            function=partial(pushed_forward, self.function),
-            takes=self.takes + self.takes,
-            pull_back=None,
+            pull_backs=tuple(partial(again, wanted) for again in by_hand[1:]),
         )
 
 
@@ -166,6 +165,7 @@ class ByBlocks(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.blocks, *tensors = inputs
+        ctx.zeros = [t.new_zeros(()).expand(t.shape) for t in output]
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
 
@@ -178,12 +178,17 @@ class ByBlocks(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, _, *tangents):
+        """The vjp of the vjp, which is linear in its grad_outputs: they can be zeros."""
+        moved = [t is not None and t.is_floating_point() for t in tangents]
+        blocks = ctx.blocks.vector_jacobian_product(moved)
+        wanted = [False] * len(moved) + [True] * len(ctx.zeros)
+        blocks = blocks.vector_jacobian_product(wanted)
         with _set_fwd_grad_enabled(True):  # for a jvp of it: pytorch issue 197867
             primals = [
                 None if t is None else unpack_dual(t).primal for t in ctx.saved_tensors
             ]
-            blocks = ctx.blocks.jacobian_vector_product()
-            return ByBlocks.apply(blocks, *primals, *tangents)
+            tangents = compress(tangents, moved)
+            return ByBlocks.apply(blocks, *primals, *ctx.zeros, *tangents)
 
     @staticmethod
     def vmap(info, in_dims, blocks, *tensors):
@@ -198,56 +203,28 @@ class ByBlocks(torch.autograd.Function):
         return results, (0,) * len(results)
 
 
-# The derivatives of any function of a block, by autograd, ready for the next order
-
-
 def pulled_back(function, wanted, hidden, *arguments):
-    """The vector-Jacobian product of a block, for the tensors that are wanted."""
+    """The vector-Jacobian product of any function of a block, by autograd."""
     tensors, grad_outputs = arguments[: len(wanted)], arguments[len(wanted) :]
     recorded = torch.is_grad_enabled()  # not where `ByBlocks` runs it
     with torch.enable_grad():
-        leaves = leaves_of(tensors, wanted)
+        leaves = list(tensors)
+        for n in compress(range(len(leaves)), wanted):
+            t = leaves[n]
+            leaves[n] = t.view_as(t) if t.requires_grad else t.detach().requires_grad_()
         results = function(hidden, *leaves)
-        return vjp(results, compress(leaves, wanted), grad_outputs, recorded)
-
-
-def pushed_forward(function, hidden, *arguments):
-    """The Jacobian-vector product of a block: the vjp of its vjp, which is linear."""
-    half = len(arguments) // 2
-    tensors, tangents = arguments[:half], arguments[half:]
-    moved = [t is not None and t.is_floating_point() for t in tangents]
-    recorded = torch.is_grad_enabled()
-    with torch.enable_grad():
-        leaves = leaves_of(tensors, moved)
-        results = tuple(function(hidden, *leaves))
-        grad_outputs = [torch.zeros_like(t, requires_grad=True) for t in results]
-        products = vjp(results, compress(leaves, moved), grad_outputs, True)
-        return vjp(products, grad_outputs, compress(tangents, moved), recorded)
-
-
-def leaves_of(tensors, wanted):
-    """The same, with tensors of their own where a derivative is wanted."""
-    leaves = list(tensors)
-    for n in compress(range(len(leaves)), wanted):
-        t = leaves[n]
-        leaves[n] = t.view_as(t) if t.requires_grad else t.detach().requires_grad_()
-    return leaves
-
-
-def vjp(results, leaves, grad_outputs, create_graph):
-    """`torch.autograd.grad`, also if some or all of the results depend on no leaf."""
-    leaves = tuple(leaves)
-    depend = [
-        pair
-        for pair in zip(results, grad_outputs, strict=True)
-        if pair[0].requires_grad
-    ]
-    if not depend:
-        return tuple(map(torch.zeros_like, leaves))
-    results, grad_outputs = zip(*depend, strict=True)
-    return torch.autograd.grad(
-        results, leaves, grad_outputs, create_graph=create_graph, materialize_grads=True
-    )
+        leaves = tuple(compress(leaves, wanted))
+        pairs = [
+            (result, grad_output.expand_as(result))
+            for result, grad_output in zip(results, grad_outputs, strict=True)
+            if result.requires_grad
+        ]
+        if not pairs:  # no result depends on a leaf
+            return map(torch.zeros_like, leaves)
+        results, grad_outputs = zip(*pairs, strict=True)
+        return torch.autograd.grad(
+            results, leaves, grad_outputs, create_graph=recorded, materialize_grads=True
+        )
 
 
 NAMES = "query", "key", "value", "attn_mask"
@@ -283,18 +260,51 @@ def pull_back(scale, wanted, hidden, query, key, value, mask, grad_output):
     """The gradients of those of query, key, value and mask that are wanted."""
     P = weights(scale, hidden, query, key, mask)
     if wanted[0] or wanted[1] or wanted[3]:
-        dP = grad_output @ value.mT
-        dS = P * dP
-        del dP
-        dS = dS.addcmul(P, dS.sum(-1, keepdim=True), value=-1)
+        dS = centred(P, P * (grad_output @ value.mT))
     if wanted[0]:
-        yield (scale * (dS @ key)).sum_to_size(query.shape)
+        yield scale * (dS @ key)
     if wanted[1]:
-        yield (dS.mT @ (scale * query)).sum_to_size(key.shape)
+        yield dS.mT @ (scale * query)
     if wanted[2]:
-        yield (P.mT @ grad_output).sum_to_size(value.shape)
+        yield P.mT @ grad_output
     if wanted[3]:
-        yield dS.sum_to_size(mask.shape)
+        yield dS
+
+
+def pull_back_again(
+    scale, had, wanted, hidden, query, key, value, mask, grad_output, *grad_outputs
+):
+    """The gradients of those of the arguments of `pull_back` that are wanted.
+
+    had: which gradients `pull_back` was asked for; grad_outputs are theirs.
+    """
+    P = weights(scale, hidden, query, key, mask)
+    given, others = iter(grad_outputs), (query, key, value, P[..., :1])
+    q, k, v, m = (
+        next(given) if want else torch.zeros_like(other)
+        for want, other in zip(had, others, strict=True)
+    )
+    change = (scale * q) @ key.mT + (scale * query) @ k.mT + m
+    change = change - (P * change).sum(-1, keepdim=True)
+    if any(wanted[:4]):
+        dS = centred(P, P * (grad_output @ value.mT))
+        again = centred(P, dS * change + P * (grad_output @ v.mT))
+    change = P * change
+    if wanted[0]:
+        yield scale * (again @ key + dS @ k)
+    if wanted[1]:
+        yield scale * (again.mT @ query + dS.mT @ q)
+    if wanted[2]:
+        yield change.mT @ grad_output
+    if wanted[3]:
+        yield again
+    if wanted[4]:
+        yield change @ value + P @ v
+
+
+def centred(P, rows):
+    """Each row less its sum times that of P, as the softmax's Jacobian takes it."""
+    return rows.addcmul(P, rows.sum(-1, keepdim=True), value=-1)
 
 
 def later(rows, keys, device):
@@ -470,7 +480,7 @@ def attention(
             ((QUERIES, None),),
             chunk_size,
             is_causal,
-            partial(pull_back, scale),
+            (partial(pull_back, scale), partial(pull_back_again, scale)),
         )
         (output,) = ByBlocks.apply(blocks, *tensors)
     if groups > 1:
