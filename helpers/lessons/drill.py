@@ -70,10 +70,14 @@ def first_and_second(kind, x):
 
 
 def moved_weight():
-    """One case: a linear layer, its tensors, and vᵀJu for its weight."""
+    """A layer, its tensors, and vᵀJu for its weight; one whose difference shows h."""
     x, weight, u = random(5, 3), random(4, 3, seed=1), random(4, 3, seed=2)
     v = random(5, 4, seed=3)
     yield (torch.nn.functional.linear, x, weight, u, v), (v * (x @ u.T)).sum()
+    a, b, h = x @ weight.T, x @ u.T, 0.25
+    cubed = lambda x, weight: torch.nn.functional.linear(x, weight) ** 3  # noqa: E731
+    right = (v * (3 * a**2 * b + h**2 * b**3)).sum()
+    yield (cubed, x, weight, u, v, h), right
 
 
 class PartlyUsed(torch.nn.Module):
@@ -174,16 +178,32 @@ def smoothing_backwards():
 def dropped_by(kind):
     """() -> "", or how the two runs of dropout by this Function differ."""
 
+    runs = []
+
+    class Counted(torch.nn.Dropout):
+        def forward(self, x):
+            runs.append(x)
+            return super().forward(x)
+
     def wrong():
-        x = torch.ones(1000, requires_grad=True)
-        y = kind.apply(torch.nn.Dropout(0.5), x)
+        x, seed = torch.ones(1000, requires_grad=True), torch.initial_seed()
+        y, other = (kind.apply(Counted(0.5), x) for _call in range(2))
+        if torch.initial_seed() != seed:
+            return _("forward reseeds the program's generator.")
+        if torch.equal(y, other):
+            return _("two calls drop the same elements.")
         torch.rand(1)  # the program goes on to draw
         before = torch.get_rng_state()
+        runs.clear()
         (gradient,) = torch.autograd.grad(y.sum(), x)
+        if not runs:
+            return _("backward does not run the module again.")
         if not torch.equal(y == 0, gradient == 0):
             return _("the second run does not drop the elements of the first.")
         if not torch.equal(before, torch.get_rng_state()):
             return _("after backward, the program does not draw as it would have.")
+        if not torch.equal(gradient, y):
+            return _("for an input of ones the gradient is the output; it is not.")
         return ""
 
     return wrong
@@ -686,6 +706,9 @@ def from_forward(f, x, weight, u, v, h=1e-5):
             (".sum()", ""): N_("It is one number: sum over all outputs."),
             ("f(x, weight - h * u)) / (2 * h)", "f(x, weight)) / (2 * h)"): N_(
                 "From `weight` to `weight + h * u` it is h, not 2h."
+            ),
+            ("f(x, weight - h * u)) / (2 * h)", "f(x, weight)) / h"): N_(
+                "That steps to one side; the formula steps to both."
             ),
             (
                 "f(x, weight + h * u) - f(x, weight - h * u)",

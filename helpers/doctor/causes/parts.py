@@ -83,8 +83,8 @@ def contribution_lost(wrong):
     "other-mask",
     "The gradient of {x} is zero at {lost} elements where it should not be, and not "
     "zero at {extra} where it should be, of {n} examined.",
-    look="the mask of backward: inverted, of other numbers, or of another random "
-    "state?",
+    look="the mask of backward, or its index: inverted, of other numbers, of another "
+    "random state, or in the wrong direction",
 )
 def other_mask(wrong):
     here = wrong.here

@@ -278,9 +278,10 @@ EXERCISE_3 = Exercise(
             "`forward` must take (ctx, x, target).",
         ),
         ({"ctx.target": "SquaredErrorToday.target"}, "disturb each other"),
+        ({"ctx.target = target": "ctx.target = int(target)"}, "with target = 0.3"),
     ],
     like=lambda x, target: (x - target) ** 2,
-    inputs=(Inputs(shapes="...", constants=((5,), (0,)), names="target"),),
+    inputs=(Inputs(shapes="...", constants=((5,), (0,), (0.3,)), names="target"),),
     order=2,
     properties=[keeps_only("inputs and outputs", random(100, 200), 5)],
     success="the same formula in a new home: ctx instead of self, and None for the "

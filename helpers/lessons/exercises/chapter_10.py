@@ -319,7 +319,7 @@ def _has_a_rule(like, *tensors):
     floats = tuple(i for i, t in enumerate(tensors) if t.is_floating_point())
 
     def sentences(attempt):
-        for in_dims in everywhere(2):
+        for in_dims in [*everywhere(2), (1, None), (None, 1)]:
             batches = _batches(tensors, in_dims)
             where = _("with in_dims={in_dims}").format(in_dims=in_dims)
             rule = lambda f, in_dims=in_dims: vmap(f, in_dims)  # noqa: E731

@@ -369,6 +369,10 @@ def _reviewed(attempt):
     """Is each accepted, or rejected for what the doctor finds?"""
     x = torch.linspace(-1, 2, 12, dtype=torch.float64).reshape(3, 4)
     given = attempt()
+    if not isinstance(given, dict):
+        yield _("it must return a dict, got a value of type {kind}.").format(
+            kind=type(given).__name__
+        )
     for fn in HANDED_IN:
         found = [
             f.code
@@ -376,6 +380,9 @@ def _reviewed(attempt):
             if f.severity == "error"
         ]
         name, said = fn.__name__, given.get(fn.__name__)
+        if not isinstance(said, str):
+            yield _("`{name}` has no verdict yet: accept, or a code.").format(name=name)
+        said = said.strip("[] ").lower()
         if found and said == "accept":
             yield _("`{name}` is accepted, but the doctor finds an error.").format(
                 name=name

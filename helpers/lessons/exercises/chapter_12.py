@@ -69,11 +69,11 @@ def _drops(attempt, x, p):
     yield wrong_outputs(y, leaf, numbers=False)
     yield changed_in_place(x=(leaf, x))
     dropped = y == 0
-    strange = ~dropped & ~torch.isclose(y, x / (1 - p))
+    strange = ~dropped & ~torch.isclose(y, x / (1 - p), rtol=1e-10)
     if strange.any():
         factor = (y / x)[strange][0].item()
         yield _(
-            "an element of the result is {factor:.4g} times that of x; 0 or 1/(1 - "
+            "an element of the result is {factor:.9g} times that of x; 0 or 1/(1 - "
             "p) is right."
         ).format(factor=factor)
     share = dropped.double().mean().item()
@@ -103,7 +103,7 @@ def _drops(attempt, x, p):
         if not torch.equal(given == 0, dropped):
             yield at(where, _("backward drops other elements than forward does."))
         right = torch.where(dropped, 0.0, weight / (1 - p))
-        if not alike(given, right, 1e-5):
+        if not alike(given, right):
             factor = (given / weight)[~dropped][0].item()
             yield _(
                 "where nothing was dropped, the gradient is {factor:.4g} times "
@@ -111,6 +111,18 @@ def _drops(attempt, x, p):
             ).format(factor=factor)
     if not torch.equal(torch.get_rng_state(), state):
         yield _("backward changes the random state of the program: later draws differ.")
+    handed, second = weight.clone().requires_grad_(), None
+    (given,) = grad(attempt.apply(leaf, p), leaf, handed, create_graph=True)
+    if given.requires_grad:
+        try:
+            (second,) = grad(given.sum(), handed)
+        except RuntimeError:  # it is refused
+            return
+    if second is None or not alike(second, (given / handed).detach(), 1e-2):
+        yield _(
+            "the gradient is right, but its own derivative with respect to grad_output "
+            "is silently wrong."
+        )
 
 
 def _knows_what_it_dropped(attempt):
@@ -180,7 +192,7 @@ EXERCISE_1 = Exercise(
             },
             "not drawn independently",
         ),
-        ({"x / (1 - p)": "x"}, "is 1 times that of x"),
+        ({"thinned(grad_output,": "thinned(grad_output.detach(),"}, "silently wrong"),
     ],
     properties=[
         each(FED, _drops),
@@ -225,8 +237,8 @@ class LogSumExp(Function):
         return to_x, torch.cat(to_weight), None
 
 
-def _in_parts(attempt):
-    rows, classes, size = 100, 2017, 30
+def _in_parts(attempt, size):
+    rows, classes = 100, 2017
     x, weight = (random(n, 2, seed=n).requires_grad_() for n in (rows, classes))
     whole = rows * classes * x.element_size()
     with Alive() as alive:
@@ -267,6 +279,7 @@ EXERCISE_2 = Exercise(
     wrong=[
         ({"split(size)": "chunk(size)"}, "tensor of 100 × 68 logits is made"),
         ({"split(ctx.size)": "split(len(weight))"}, "backward holds"),
+        ({"split(size)": "split(25)"}, "with size = 7, a tensor of 100 × 25 logits"),
         (
             {"torch.logsumexp(x @ part.t(), 1)": "(x @ part.t()).exp().sum(1).log()"},
             "`forward`",
@@ -293,7 +306,7 @@ EXERCISE_2 = Exercise(
             without={"empty": "without rows, or classes, there is nothing to add up"},
         ),
     ),
-    properties=[_in_parts],
+    properties=[each({"": (30,), N_("in smaller parts"): (7,)}, _in_parts)],
     success="no part of the logits lives longer than its turn, forward or backward.",
     hints=(
         "The logsumexp of two parts follows from the logsumexp of each.",

@@ -124,7 +124,7 @@ def problems(wheel):
 
 MODULES, SO, PYD = ("__init__.py", "data.sorted.json"), "_cpu.abi3.so", "_cpu.pyd"
 LINUX, WINDOWS = "cp311-abi3-manylinux_2_28_x86_64", "cp311-abi3-win_amd64"
-ANY_PYTHON = "py3-none-manylinux_2_28_x86_64"
+MACOS, ANY_PYTHON = "cp311-abi3-macosx_11_0_arm64", "py3-none-manylinux_2_28_x86_64"
 FOLDER, OLDER = "lib/_fast.so", "cp311-abi3-manylinux_2_27_x86_64"
 WHEELS = {  # says: a library besides MODULES, tags, whether there is a problem
     N_("a good wheel for Linux"): (SO, [LINUX], False),
@@ -132,6 +132,8 @@ WHEELS = {  # says: a library besides MODULES, tags, whether there is a problem
     N_("a good wheel of Python only"): (None, ["py3-none-any"], False),
     N_("a good wheel for every Python on Linux"): (SO, [ANY_PYTHON], False),
     N_("release 1.1 for Linux"): (None, [LINUX], True),
+    N_("a good wheel for macOS"): (SO, [MACOS], False),
+    N_("release 1.1 for macOS"): (None, [MACOS], True),
     N_("release 1.1 for Python 3.12"): (None, ["cp312-cp312-linux_x86_64"], True),
     N_("release 1.2 for Linux"): (SO, ["py3-none-any"], True),
     N_("release 1.2 for Windows"): (PYD, ["py3-none-any"], True),
@@ -152,19 +154,19 @@ WHEELS = {  # says: a library besides MODULES, tags, whether there is a problem
 
 def _catches(attempt):
     with tempfile.TemporaryDirectory() as folder:
-        for says, (library, tags, bad) in WHEELS.items():
+        for n, (says, (library, tags, bad)) in enumerate(WHEELS.items()):
             files = [*MODULES, library] if library else MODULES
             parts = zip(*(tag.split("-") for tag in tags), strict=True)
             # Of all tags.
             name = "-".join(".".join(dict.fromkeys(part)) for part in parts)
-            path = Path(folder) / f"many_scans-1.0-{name}.whl"
+            path = Path(folder) / f"many_scans-1.{n}-{name}.whl"
             with zipfile.ZipFile(path, "w") as wheel:
                 for file in files:
                     wheel.writestr(f"many_scans/{file}", "")
                 lines = "".join(f"Tag: {tag}\n" for tag in tags)
                 pure = str(all(tag.endswith("-any") for tag in tags)).lower()
                 head = f"Wheel-Version: 1.0\nRoot-Is-Purelib: {pure}\n"
-                wheel.writestr("many_scans-1.0.dist-info/WHEEL", head + lines)
+                wheel.writestr(f"many_scans-1.{n}.dist-info/WHEEL", head + lines)
             given = attempt(path)
             if not isinstance(given, list):
                 yield _("it must return a list, got a value of type {kind}.").format(
@@ -323,7 +325,10 @@ def _keeps_programs_right(schema):
             "old programs expect the one Tensor of release 1; here they get "
             "`{returns}`."
         ).format(returns=returns)
-    if any(argument.alias_info for argument in (*parsed.arguments, *parsed.returns)):
+    aliases = [v.alias_info for v in (*parsed.arguments, *parsed.returns)]
+    if any(alias and alias.is_write for alias in aliases):
+        yield _("`!` says that an argument is changed in place; none is.")
+    if any(aliases):
         yield _(
             "`Tensor(a)` says that the result shares the memory of an argument; it "
             "does not."

@@ -48,6 +48,16 @@ def _batched():
     return torch.bmm(random(2, 3, 4), random(2, 4, 5, seed=1))
 
 
+def _scaled():
+    tensors = random(3, 5), random(3, 4, seed=1), random(4, 5, seed=2)
+    return torch.addmm(*tensors, beta=0.5, alpha=2)
+
+
+def _added():
+    tensors = random(2, 3, 5), random(2, 3, 4, seed=1), random(2, 4, 5, seed=2)
+    return torch.baddbmm(*tensors)
+
+
 def _without():
     return torch.full((3,), 2.0, dtype=torch.float64).square().sum()
 
@@ -56,6 +66,8 @@ PROGRAMS = (  # and how many products each has
     (N_("for a linear layer, forward and backward"), _linear, 2),
     (N_("for a linear layer with a bias, forward and backward"), _with_bias, 2),
     (N_("for `torch.bmm`"), _batched, 1),
+    (N_("for `torch.addmm` with beta and alpha"), _scaled, 1),
+    (N_("for `torch.baddbmm`, which is none of the three"), _added, 0),
     (N_("for a program without a matrix product"), _without, 0),
 )
 
@@ -182,11 +194,11 @@ def _multiplies(attempt):
         except Exception as error:
             yield _("`{name}` raises {error}").format(name=name, error=raised(error))
         expected = function(dense)
-        yield wrong_outputs(given, expected, what=f"`{name}`")
-        if type(given) is not Tensor:
+        if isinstance(given, Tensor) and type(given) is not Tensor:
             yield _("`{name}` is a {kind}, not a plain tensor.").format(
                 name=name, kind=type(given).__name__
             )
+        yield wrong_outputs(given, expected, what=f"`{name}`")
         if largest.numbers >= dense.numel():
             yield _(
                 "`{name}` is right, but it makes a tensor of {numbers:,} numbers."
@@ -201,10 +213,12 @@ def _multiplies(attempt):
 
 def _refuses(attempt):
     r = attempt(random(3), random(3, seed=1))
-    for name, function in (
-        ("R + 1", lambda: r + 1),
-        ("R.relu()", r.relu),
-        ("R.mul_(2)", lambda: r.mul_(2)),
+    for name, operation, function in (
+        ("R + 1", "add", lambda: r + 1),
+        ("R.relu()", "relu", r.relu),
+        ("R.mul_(2)", "mul_", lambda: r.mul_(2)),
+        ("R.sum()", "sum", r.sum),
+        ("R @ R", "mm", lambda: r @ r),
     ):
         try:
             function()
@@ -214,7 +228,7 @@ def _refuses(attempt):
                 "makes PyTorch ask the next class. Raise a NotImplementedError."
             ).format(name=name)
         except NotImplementedError as error:
-            if "aten." not in str(error):
+            if operation not in str(error):
                 yield _("the error of `{name}` does not name the operation.").format(
                     name=name
                 )
@@ -293,7 +307,7 @@ def _moves(attempt):
     for weight in (0.25, 0.0, 1.0):
         start, end = random(4), random(4, seed=1)
         d, e = _Held(start.clone()), _Held(end.clone())
-        shared = d.elements
+        shared = d.elements.detach()
         attempt(d, e, weight)
         where = _("with weight = {weight}").format(weight=weight)
         yield at(where, changed_in_place(end=(e.elements, end)))
@@ -363,7 +377,7 @@ def _logs(attempt):
     for name, call in (
         ("torch.cat([w, w])", lambda w: torch.cat([w, w])),
         ("torch.stack([x, w])", lambda w: torch.stack([plain, w])),
-        ("(w + 1).exp()", lambda w: (w + 1).exp()),
+        ("(w + 1).exp().exp()", lambda w: (w + 1).exp().exp()),
     ):
         attempt.log.clear()
         try:
@@ -375,6 +389,10 @@ def _logs(attempt):
         if called not in attempt.log:
             yield _("after `{name}` the log is {log}; `{called}` is missing.").format(
                 name=name, log=attempt.log, called=called
+            )
+        if called == "exp" and attempt.log.count("exp") != 2:
+            yield _("after `{name}` the log is {log}: `exp` was called twice.").format(
+                name=name, log=attempt.log
             )
         if not isinstance(given, attempt):
             yield _("the result of `{name}` has lost the class.").format(name=name)

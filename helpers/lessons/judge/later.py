@@ -1,5 +1,6 @@
 """What shows only later: other calls, changed inputs, derivatives of the gradient."""
 
+import math
 import warnings
 
 import torch
@@ -102,6 +103,12 @@ def silently_wrong(attempt, like, inputs, order):
     )
     second = wrong_further_derivative(which, worst)
     wrong = _("the gradient is right; {second}").format(second=second)
+    if isinstance(worst.given, float) and not math.isfinite(worst.given):
+        refuse = _(
+            "Look at: 0/0, 0 times infinity, and overflow, which `torch.where` does not "
+            "keep from a derivative."
+        )
+        return followed(wrong, refuse)
     return followed(wrong, refuse if order == 1 else None)
 
 

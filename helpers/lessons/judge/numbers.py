@@ -96,9 +96,9 @@ def wrong_element(name, given, right, within):
         return None
     worst = (given - right).abs().nan_to_num(torch.inf).argmax()
     place = [int(i) for i in torch.unravel_index(worst, right.shape)]
-    one, other = (f"{numbers.flatten()[worst]:.4g}" for numbers in (given, right))
+    numbers = (float(tensor.flatten()[worst]) for tensor in (given, right))
     said = _("{name}{place} is {given}, but {right} is right.")
-    return said.format(name=name, place=place, given=one, right=other)
+    return in_numbers(Difference(*numbers, place), said, name=name)
 
 
 def near_miss(given, right, misses, otherwise="", **gaps):
