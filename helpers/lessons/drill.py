@@ -203,7 +203,9 @@ def dropped_by(kind):
         if not torch.equal(before, torch.get_rng_state()):
             return _("after backward, the program does not draw as it would have.")
         if not torch.equal(gradient, y):
-            return _("for an input of ones the gradient is the output; it is not.")
+            return _(
+                "for an input of ones, the gradient equals the output; here it does not."
+            )
         return ""
 
     return wrong

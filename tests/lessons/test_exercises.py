@@ -343,3 +343,10 @@ def test_a_verdict_is_plain_text_and_in_a_notebook_html(capsys, monkeypatch):
     monkeypatch.setattr(given, "success", "a < b & `c < d`")
     given.check(given.reference)
     assert "a &lt; b &amp; <code>c &lt; d</code>" in shown[-1]["text/html"]
+
+
+def test_a_nan_that_where_hides_has_its_reason():
+    divided = "torch.where(x == 0, 0 * x, 2 * x * x / x) *"
+    verdict = judged("2.1", {"2 * x *": divided})
+    assert verdict.mark == WRONG
+    assert "hides them from a value, but not from its derivative" in verdict.message

@@ -405,6 +405,7 @@ EXERCISE_6 = Exercise(
         ({"grad-output-layout": "accept"}, "`Sine` is accepted"),
         ({'"RowMax": "accept"': '"RowMax": "double-backward-refused"'}, "`RowMax` is rejected, but"),
         ({"grad-output-layout": "layout"}, "for another reason"),
+        ({'"Sine": "grad-output-layout",': ""}, "`Sine` has no verdict yet"),
     ],
     properties=[_reviewed],
     success="two are right. `RowMax` refuses a second derivative openly, which is no error.",

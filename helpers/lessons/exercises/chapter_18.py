@@ -67,7 +67,7 @@ PROGRAMS = (  # and how many products each has
     (N_("for a linear layer with a bias, forward and backward"), _with_bias, 2),
     (N_("for `torch.bmm`"), _batched, 1),
     (N_("for `torch.addmm` with beta and alpha"), _scaled, 1),
-    (N_("for `torch.baddbmm`, which is none of the three"), _added, 0),
+    (N_("for `torch.baddbmm`, none of the three,"), _added, 0),
     (N_("for a program without a matrix product"), _without, 0),
 )
 
@@ -332,6 +332,10 @@ EXERCISE_3 = Exercise(
             {
                 "d.elements.lerp_(end.elements, weight)": "d.elements = d.elements.lerp(end.elements, weight)"
             },
+            "`d.elements` is replaced",
+        ),
+        (
+            {"d.elements.lerp_(": "d.elements.data = d.elements.lerp("},
             "`d.elements` is replaced",
         ),
         (

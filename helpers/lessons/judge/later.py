@@ -105,8 +105,8 @@ def silently_wrong(attempt, like, inputs, order):
     wrong = _("the gradient is right; {second}").format(second=second)
     if isinstance(worst.given, float) and not math.isfinite(worst.given):
         refuse = _(
-            "Look at: 0/0, 0 times infinity, and overflow, which `torch.where` does not "
-            "keep from a derivative."
+            "Look at: 0/0, 0 times infinity and overflow. `torch.where` hides them from "
+            "a value, but not from its derivative."
         )
         return followed(wrong, refuse)
     return followed(wrong, refuse if order == 1 else None)
