@@ -207,25 +207,21 @@ class ByBlocks(torch.autograd.Function):
 
 def pulled_back(function, wanted, hidden, *arguments):
     """The vector-Jacobian product of any function of a block, by autograd."""
-    tensors, grad_outputs = arguments[: len(wanted)], arguments[len(wanted) :]
+    tensors, grad_outputs = list(arguments[: len(wanted)]), arguments[len(wanted) :]
     recorded = torch.is_grad_enabled()  # not where `ByBlocks` runs it
     with torch.enable_grad():
-        leaves = list(tensors)
-        for n in compress(range(len(leaves)), wanted):
-            t = leaves[n]
-            leaves[n] = t.view_as(t) if t.requires_grad else t.detach().requires_grad_()
-        results = function(hidden, *leaves)
-        leaves = tuple(compress(leaves, wanted))
-        pairs = [
-            (result, grad_output.expand_as(result))
-            for result, grad_output in zip(results, grad_outputs, strict=True)
-            if result.requires_grad
-        ]
-        if not pairs:  # no result depends on a leaf
+        for n in compress(range(len(tensors)), wanted):
+            t = tensors[n]
+            tensors[n] = (
+                t.view_as(t) if t.requires_grad else t.detach().requires_grad_()
+            )
+        results = zip(function(hidden, *tensors), grad_outputs, strict=True)
+        product_sum = sum((result * grad).sum() for result, grad in results)
+        leaves = list(compress(tensors, wanted))
+        if not product_sum.requires_grad:  # no result depends on a leaf
             return map(torch.zeros_like, leaves)
-        results, grad_outputs = zip(*pairs, strict=True)
         return torch.autograd.grad(
-            results, leaves, grad_outputs, create_graph=recorded, materialize_grads=True
+            product_sum, leaves, create_graph=recorded, materialize_grads=True
         )
 
 
@@ -316,7 +312,7 @@ def later(rows, keys, device):
 
 
 def widened(tensor, dtype):
-    return tensor if tensor.dtype in (dtype, torch.bool) else tensor.to(dtype)
+    return tensor if tensor.dtype == torch.bool else tensor.to(dtype)
 
 
 def has_autocast(device):
@@ -428,8 +424,9 @@ def attention(
         try:  # not `suppress`, which the compiler of torch 2.10 does not know
             batch = torch.broadcast_shapes(batch, *others)
             scores = *batch, L, S
-            of_mask = (tensor.shape for tensor in tensors[3:])
-            fit = torch.broadcast_shapes(scores, *of_mask) == scores
+            fit = scores == torch.broadcast_shapes(
+                scores, *(tensor.shape for tensor in tensors[3:])
+            )
         except RuntimeError:
             fit = False
     if not fit:
@@ -446,8 +443,7 @@ def attention(
         # Out here autograd records the cast, so each gradient returns in its own dtype.
         dtype = torch.get_autocast_dtype(query.device.type)
         tensors = [
-            t if t.dtype in (torch.float64, torch.bool) else t.to(dtype)
-            for t in tensors
+            t if t.dtype == torch.float64 else widened(t, dtype) for t in tensors
         ]
     dtype, dim = tensors[0].dtype, len(batch) + 2
     wide = torch.float32 if dtype.itemsize == 2 else dtype
@@ -467,7 +463,7 @@ def attention(
         hidden = later((0, L), S, query.device) if is_causal else None
         with without_autocast(query.device):
             (output,) = attend(scale, hidden, *given)
-        output = widened(output, dtype)
+        output = output.to(dtype)
     else:
         if attn_mask is None:
             tensors.append(None)
