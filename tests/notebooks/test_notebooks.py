@@ -212,7 +212,7 @@ def omissions(path, paths, notebook, readme):
     elif len(questions[file].split()) < 3 or questions[file][-1] != "?":
         yield f"write a question in words into README.md, in place of `{questions[file]}`"
     minutes = re.search(
-        r"\*\*It takes\*\* about (\d+) minutes to read, and (\d+) for the exercises?"
+        r"\*\*It takes\*\* about (\d+) minutes for the core, and (\d+) for the exercises?"
         r"[^.;]*(?:; the deeper sections, (\d+) more)?",
         texts[0],
     )
@@ -222,7 +222,7 @@ def omissions(path, paths, notebook, readme):
             yield "end its row in README.md with `| to look up | – |`"
     elif not minutes or not needed:
         yield (
-            "say in the first cell `**You need** …` and `**It takes** about 30 minutes to read, "
+            "say in the first cell `**You need** …` and `**It takes** about 30 minutes for the core, "
             "and 20 for the exercises`"
         )
     else:
@@ -300,7 +300,7 @@ def test_what_was_forgotten_is_said(old, new, sentence):
 | [02 Two](notebooks/02_two.ipynb) | What is two? | 20 + 10 | 01 |"""
     sources = [
         "# 02 Two\n\n**How?** So.\n\n- **You need** [chapter 01](01_one.ipynb); a pen.\n"
-        "- **It takes** about 20 minutes to read, and 10 for the exercises.",
+        "- **It takes** about 20 minutes for the core, and 10 for the exercises.",
         'exercise("2.1").check(f)',
         "## What you learned\n\n(01_one.ipynb) (03_three.ipynb)",
     ]
