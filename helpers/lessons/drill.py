@@ -50,10 +50,12 @@ def jacobian_of(forward, size):
             yield (i, j), jacobian[i, j]
 
 
-def third_of(f, *derivatives):
-    """One case: `f`, a point and the order, and these derivatives of `f` there."""
+def derivatives_of(f, *derivatives):
+    """Cases: `f`, a point and an order, and the derivatives of `f` there up to it."""
     x = random(2, 3).requires_grad_()
-    yield (f, x, len(derivatives)), tuple(d(x.detach()) for d in derivatives)
+    right = tuple(derivative(x.detach()) for derivative in derivatives)
+    for order in (3, 2):
+        yield (f, x, order), right[:order]
 
 
 def twice():
@@ -118,15 +120,17 @@ def names_by(reached):
 
 
 def elements():
-    """Cases: elements of an involution of six channels in two groups."""
+    """Cases: elements of involutions of six channels, in groups of three and of two."""
     # Here, for the import takes time, and chapters import it when they need it.
     from helpers.ops.involution import involution2d
 
-    x, weight = random(2, 6, 6, 5), random(2, 2, 3, 3, 6, 5, seed=1)
-    y = involution2d(x, weight, padding=1)
-    padded = torch.nn.functional.pad(x, [1] * 4)
-    for place in [(0, 0, 2, 2), (1, 4, 0, 4), (1, 2, 5, 0)]:
-        yield (padded, weight, *place), y[place]
+    x = random(2, 6, 6, 5)
+    for groups, K in ((2, 3), (3, 5)):
+        weight = random(2, groups, K, K, 6, 5, seed=1)
+        y = involution2d(x, weight, padding=K // 2)
+        padded = torch.nn.functional.pad(x, [K // 2] * 4)
+        for place in [(0, 0, 2, 2), (1, 4, 0, 4), (1, 2, 5, 0)]:
+            yield (padded, weight, *place), y[place]
 
 
 def compiler():
@@ -170,9 +174,10 @@ def smoothed(x, a):
 
 
 def smoothing_backwards():
-    """One case: a gradient that arrives, a factor, and the gradient of smoothing."""
+    """Cases: a gradient that arrives, a factor, and the gradient of smoothing."""
     x, g = random(2, 5).requires_grad_(), random(2, 5, seed=1)
-    yield (g, 0.9), torch.autograd.grad(smoothed(x, 0.9), x, g)[0]
+    for a in (0.9, 0.5):
+        yield (g, a), torch.autograd.grad(smoothed(x, a), x, g)[0]
 
 
 def dropped_by(kind):
@@ -180,14 +185,19 @@ def dropped_by(kind):
 
     runs = []
 
-    class Counted(torch.nn.Dropout):
+    class Weighted(torch.nn.Dropout):
+        def __init__(self):
+            super().__init__(0.5)
+            self.weight = torch.nn.Parameter(torch.tensor(2.0))
+
         def forward(self, x):
             runs.append(x)
-            return super().forward(x)
+            return super().forward(self.weight * x)
 
     def wrong():
         x, seed = torch.ones(1000, requires_grad=True), torch.initial_seed()
-        y, other = (kind.apply(Counted(0.5), x) for _call in range(2))
+        module, g = Weighted(), random(1000).float()
+        y, other = (kind.apply(module, x, module.weight) for _call in range(2))
         if torch.initial_seed() != seed:
             return _("forward reseeds the program's generator.")
         if torch.equal(y, other):
@@ -195,17 +205,20 @@ def dropped_by(kind):
         torch.rand(1)  # the program goes on to draw
         before = torch.get_rng_state()
         runs.clear()
-        (gradient,) = torch.autograd.grad(y.sum(), x)
+        gradient, slope = torch.autograd.grad(y, (x, module.weight), g)
         if not runs:
             return _("backward does not run the module again.")
         if not torch.equal(y == 0, gradient == 0):
             return _("the second run does not drop the elements of the first.")
         if not torch.equal(before, torch.get_rng_state()):
             return _("after backward, the program does not draw as it would have.")
-        if not torch.equal(gradient, y):
+        if not gradient.allclose(g * y):
             return _(
-                "for an input of ones, the gradient equals the output; here it does not."
+                "for an input of ones, the gradient is `grad_output` times the output; "
+                "here it is not."
             )
+        if not slope.allclose((g * y).sum() / 2):
+            return _("the gradient of the module's parameter is wrong.")
         return ""
 
     return wrong
@@ -413,7 +426,9 @@ _DRILLS = (
     ),
     Drill(
         "3.c",
-        lambda: backward_of(lambda x: x.repeat(2), (3,)),
+        lambda: (
+            case for n in (3, 4) for case in backward_of(lambda x: x.repeat(2), (n,))
+        ),
         "lambda g: g[: len(g) // 2] + g[len(g) // 2 :]",
         {
             "lambda g: g[: len(g) // 2]": N_("Each element was used twice."),
@@ -451,7 +466,9 @@ _DRILLS = (
     ),
     Drill(
         "5.derivatives",
-        lambda: third_of(torch.sin, torch.cos, lambda x: -x.sin(), lambda x: -x.cos()),
+        lambda: derivatives_of(
+            torch.sin, torch.cos, lambda x: -x.sin(), lambda x: -x.cos()
+        ),
         """\
 def derivatives(f, x, order):
     values = [f(x)]

@@ -30,6 +30,9 @@ HINTS = {
     "leaf Variable that requires grad .* in-place": N_(
         "Return a new tensor; the given function leaves x as it is."
     ),
+    "in-place operation .* mutate a captured": N_(
+        "Look at: methods that end in an underscore."
+    ),
     "autograd formula for non-functional": N_("Do not declare the change, avoid it."),
 }
 

@@ -8,6 +8,7 @@ import torch
 from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.numbers import raises
 from helpers.lessons.judge.properties import keeps_only, random
 from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import _
@@ -164,6 +165,16 @@ class Tanh(Function):
 
 
 def _lets_go_of_the_output(attempt):
+    total = attempt.apply(SAMPLE.clone().requires_grad_()).sum()
+    try:
+        total.backward()
+    except Exception as error:
+        yield raises(
+            error,
+            _(
+                "without its output, which the caller drops, it raises {kind}: {message}"
+            ),
+        )
     gc.collect()
     gc.disable()
     try:
@@ -206,6 +217,13 @@ EXERCISE_3 = Exercise(
         (
             {"return result": "ctx.again = lambda: result; return result"},
             "the output is still alive",
+        ),
+        (
+            {
+                "ctx.save_for_backward": "import weakref; ctx.kept = weakref.ref",
+                "(result,) = ctx.saved_tensors": "result = ctx.kept()",
+            },
+            "without its output, which the caller drops",
         ),
     ],
     like=torch.tanh,

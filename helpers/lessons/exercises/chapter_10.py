@@ -131,23 +131,29 @@ class Multiply(Function):
         return a_tangent * b + a * b_tangent
 
 
+def _of_curves(f):
+    """So that the tangents that arrive at f depend on the inputs, too."""
+    return lambda a, b: f(a.sin(), b.exp())
+
+
 def _goes_forward(attempt):
     """What the doctor, who compares derivatives, does not say."""
-    tensors = (SAMPLE, random(2, 3))
-    try:
-        slope = jvp(lambda a, b: attempt.apply(a, b), tensors, tensors[::-1])[1]
-    except Exception as error:
-        yield _("in forward mode it raises {message}").format(message=raised(error))
-    right = jvp(torch.mul, tensors, tensors[::-1])[1]
     what = _("the tangent of the output")
-    yield at(
-        _("in forward mode"),
-        wrong_outputs(slope, right, differentiable=False, what=what),
-    )
+    for dtype in (torch.float64, torch.float32):
+        tensors = (SAMPLE.to(dtype), 1000 * random(2, 3).to(dtype))
+        try:
+            slope = jvp(lambda a, b: attempt.apply(a, b), tensors, tensors[::-1])[1]
+        except Exception as error:
+            yield _("in forward mode it raises {message}").format(message=raised(error))
+        right = jvp(torch.mul, tensors, tensors[::-1])[1]
+        yield at(
+            _("in forward mode"),
+            wrong_outputs(slope, right, differentiable=False, what=what),
+        )
     small = SQUARE[:2]
     for outer, inner in ((jacfwd, jacrev), (jacrev, jacfwd)):
         second = [
-            outer(inner(loss(f), (0, 1)), (0, 1))(*small)
+            outer(inner(loss(_of_curves(f)), (0, 1)), (0, 1))(*small)
             for f in (attempt.apply, torch.mul)
         ]
         if not alike(*second):
@@ -205,7 +211,7 @@ EXERCISE_2 = Exercise(
             },
             "for jvp, save_for_forward",
         ),
-        ({"a_tangent * b +": "a_tangent * b.detach() +"}, "not its own derivative"),
+        ({"a_tangent * b +": "a_tangent.detach() * b +"}, "not its own derivative"),
         (
             {
                 "forward(*inputs)": "forward(*inputs[::-1])",
@@ -451,6 +457,15 @@ def _calls_apply(attempt):
         return
 
 
+def _takes_from_batches(attempt):
+    """Of samples of any number of dimensions; of whole numbers, so that sums are exact."""
+    index = torch.tensor([3, 0, 3, 1])
+    for x in (random(5, 2), random(5), random(5, 2, 3).mul(9).round().float()):
+        place = _("with samples of shape {shape}").format(shape=tuple(x.shape))
+        wrong = next(filter(None, _has_a_rule(_take, x, index)(attempt)), None)
+        yield wrong and at(place, wrong)
+
+
 EXERCISE_4 = Exercise(
     number="10.4",
     reference=Take,
@@ -466,7 +481,7 @@ EXERCISE_4 = Exercise(
         ({"apply(x.flatten": "forward(x.flatten"}, "`forward` or `apply`"),
     ],
     kind=[_calls_apply],
-    properties=[_has_a_rule(_take, random(5, 2), torch.tensor([3, 0, 3, 1]))],
+    properties=[_takes_from_batches],
     success="each sample takes its own elements, wherever its batch stands.",
     hints=(
         "Bring both arguments into one form first, with the batch in front.",
