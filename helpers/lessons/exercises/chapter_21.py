@@ -165,8 +165,8 @@ EXERCISE_1 = Exercise(
 )
 
 
-def may_drop(g, b, shape):
-    return torch.broadcast_shapes(g, b) == tuple(shape)
+def may_drop(g, s, shape):
+    return torch.broadcast_shapes(g, s) == tuple(shape)
 
 
 DROPS = [
@@ -183,13 +183,13 @@ DROPS = [
 
 
 def _drops(attempt):
-    for g, b, shape in DROPS:
-        made, right = attempt(g, b, shape), may_drop(g, b, shape)
+    for g, s, shape in DROPS:
+        made, right = attempt(g, s, shape), may_drop(g, s, shape)
         if made not in (True, False):
             yield _("the result must be True or False, got {made}.").format(made=made)
-        case = _("g {g}, b {b}, shape {shape}").format(g=g, b=b, shape=shape)
+        case = _("g {g}, s {s}, shape {shape}").format(g=g, s=s, shape=shape)
         if made and not right:
-            product = tuple(torch.broadcast_shapes(g, b))
+            product = tuple(torch.broadcast_shapes(g, s))
             yield _(
                 "{case}: without the expand, the product has the shape {product}, and "
                 "what is summed afterwards is too little."
@@ -204,18 +204,18 @@ EXERCISE_2 = Exercise(
     number="21.2",
     reference=may_drop,
     wrong=[
-        ({"torch.broadcast_shapes(g, b) == tuple(shape)": "True"}, "too little"),
+        ({"torch.broadcast_shapes(g, s) == tuple(shape)": "True"}, "too little"),
         (
-            {"torch.broadcast_shapes(g, b) == tuple(shape)": "b == shape"},
+            {"torch.broadcast_shapes(g, s) == tuple(shape)": "s == shape"},
             "has the shape without the expand",
         ),
-        ({"torch.broadcast_shapes(g, b)": "g"}, "has the shape without the expand"),
+        ({"torch.broadcast_shapes(g, s)": "g"}, "has the shape without the expand"),
     ],
     properties=[_drops],
     success="a simplification needs its condition, and the condition is about shapes.",
     hints=(
-        "Which shape has `g * b`?",
-        "`torch.broadcast_shapes(g, b)` says it without tensors.",
+        "Which shape has `g * s`?",
+        "`torch.broadcast_shapes(g, s)` says it without tensors.",
     ),
     explanation="The expand may go where the product has the full shape anyway.",
 )
