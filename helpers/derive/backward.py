@@ -6,7 +6,7 @@ import re
 import torch
 
 from .rules import BROADCASTS, SCALAR, gradients
-from .simple import Simple, broken, pretty
+from .simple import AS_IS, AsIs, Simple, broken, pretty
 from .tape import SCOPE
 
 OPERATIONS = ast.BinOp, ast.UnaryOp, ast.Call, ast.Compare, ast.Subscript
@@ -204,12 +204,19 @@ class Backward:
                 left.remove(other)
                 if uses(other) > 1 and not self.cheap(other):
                     continue
-                put = re.sub(rf"\b{other}\b", f"({texts[other]})", texts[step])
+                as_is = AS_IS * self.is_as_it_is(other)
+                put = f"{as_is}({texts[other]})"
+                put = re.sub(rf"\b{other}\b", put, texts[step])
                 if self.reads_well(step, put, texts[step], width):
                     texts[step] = ast.unparse(ast.parse(put))
                     if not uses(other):
                         del texts[other]
         return texts
+
+    def is_as_it_is(self, step):
+        """Does the forward do it, so that its terms must keep their order?"""
+        free = re.fullmatch(r"-?_\d+(\.m?T)?|\S+ [*/] \S+", self.steps[step])
+        return step in self.forward and not free
 
     def reads_well(self, step, put, now, width):
         now, put = (
@@ -226,6 +233,7 @@ class Backward:
         tree = ast.parse(text, mode="eval").body
         if step not in self.forward:
             tree = Simple(self.value).visit(tree)
+        tree = AsIs().visit(tree)
         return IDS.sub(lambda m: self.name(m[0]), pretty(ast.unparse(tree)))
 
     def name(self, step):

@@ -113,7 +113,9 @@ class Derivation:
             raise Refused(f"a step of the backward fails: {error}") from None
 
     def walked(self, tape):
-        return [Backward(tape, self.save)] + [Forward(tape, ())] * self.jvp
+        return [Backward(tape, self.save)] + [
+            Forward(tape, ()) for _ in range(self.jvp)
+        ]
 
     def told(self, walks):
         lines = [line[:2] for walk in walks for line in walk.lines()]

@@ -29,7 +29,8 @@ class Forward(Backward):
                 step = self.new(node.value.detach())
                 self.given.add(step)
             else:
-                parts = [self.emit(term) for term in self.terms(node)]
+                terms = self.terms(node) or [f"torch.zeros_like({node})"]
+                parts = [self.emit(term) for term in terms]
                 step = self.whole(self.step(self.sum(parts)), node)
                 # A sum with a constant of a larger dtype leaves the tangent as it was.
                 self.values[step] = self.values[step].to(node.value.dtype)
@@ -52,7 +53,8 @@ class Forward(Backward):
         if node.op in ("linear", "conv1d", "conv2d"):
             return self.affine(node)
         args = node.args[:1] if node.op in WHOLE else node.args
-        return [self.term(node, k) for k, a in enumerate(args) if self.moves(a)]
+        terms = [self.term(node, k) for k, a in enumerate(args) if self.moves(a)]
+        return [term for term in terms if term]
 
     def moves(self, argument):
         return (
@@ -65,7 +67,7 @@ class Forward(Backward):
         nth = node.args[:k].count(a)
         if node.op in OWN_TRANSPOSE:
             found = gradients(node, tangent, self.tape)
-            return [text for argument, text in found if argument is a][nth]
+            return ([text for argument, text in found if argument is a] + [""])[nth]
         if node.op == "log_softmax":
             dim = options(node, dim=None)["dim"]
             return f"{tangent} - ({node}.exp() * {tangent}).sum({dim}, keepdim=True)"

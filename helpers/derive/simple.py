@@ -1,13 +1,16 @@
 """What a person does without thinking: numbers that cancel, a factor that is common.
 
-Only lines of the backward come here. No rule divides by a tensor, or cancels one: where it
-is zero, infinite or broadcast, the text says what it said.
+Only lines of the backward come here, and what they repeat of the forward stays as it is:
+terms in another order are another number. No rule divides by a tensor, or cancels one:
+where it is zero, infinite or broadcast, the text says what it said.
 """
 
 import ast
 import re
 
-LINEAR = set("sum sum_to_size expand reshape squeeze unsqueeze transpose".split())
+AS_IS = "_as_is"  # around what the forward does
+SUMS = {"sum", "sum_to_size"}
+LINEAR = SUMS | set("expand reshape squeeze unsqueeze transpose".split())
 
 
 def binary(left, op, right):
@@ -30,6 +33,17 @@ def transposed(tree):
     return ast.Attribute(tree, "mT", ast.Load())
 
 
+def is_as_is(tree):
+    return getattr(getattr(tree, "func", tree), "id", "") == AS_IS
+
+
+class AsIs(ast.NodeTransformer):
+    """Without the mark."""
+
+    def visit_Call(self, tree):  # noqa: N802
+        return self.visit(tree.args[0]) if is_as_is(tree) else self.generic_visit(tree)
+
+
 class Simple(ast.NodeTransformer):
     """`value` gives what a tree is in the example."""
 
@@ -37,6 +51,8 @@ class Simple(ast.NodeTransformer):
         self.value = value
 
     def visit(self, tree):
+        if is_as_is(tree):
+            return tree
         tree = self.generic_visit(tree)
         if isinstance(tree, (ast.BinOp, ast.UnaryOp, ast.Call, ast.Attribute)):
             return self.total(self.terms(tree))
@@ -62,8 +78,10 @@ class Simple(ast.NodeTransformer):
             above, below, factors = self.parts(tree.left)
             top, bottom, more = self.parts(tree.right)
             if isinstance(op, ast.MatMult):
-                left, right = self.product(1, 1, factors), self.product(1, 1, more)
+                above, left = self.signed(above, below, factors)
+                top, right = self.signed(top, bottom, more)
                 factors, more = [(binary(left, ast.MatMult, right), False)], []
+                below = bottom = 1
             elif isinstance(op, ast.Div):
                 top, bottom = bottom, top
                 more = [(factor, not under) for factor, under in more]
@@ -74,12 +92,21 @@ class Simple(ast.NodeTransformer):
                 return above * top, below * bottom, factors
             return 1, 1, [(tree, False)]
         if getattr(method, "attr", "") in (LINEAR if method is not tree else {"mT"}):
-            # c * f(x) is f(c * x).
+            # c * f(x) is f(c * x), but a sum may overflow where that of c * x does not.
             above, below, factors = self.parts(method.value)
-            method.value = self.product(1, 1, factors)
+            if method.attr in SUMS:
+                above, method.value = self.signed(above, below, factors)
+                below = 1
+            else:
+                method.value = self.product(1, 1, factors)
             tree = transposed(method.value) if method is tree else tree
             return above, below, [(tree, False)]
         return 1, 1, [(tree, False)]
+
+    def signed(self, above, below, factors):
+        """The sign, and the product without it."""
+        sign = -1 if above * below < 0 else 1
+        return sign, self.product(sign * above, below, factors)
 
     def product(self, above, below, factors):
         if below and 1 not in (abs(above), abs(below)):

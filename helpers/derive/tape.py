@@ -15,6 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from .rules import KNOWN, Refused
+from .simple import AS_IS
 from .source import definition
 
 SIGNS = dict(
@@ -34,11 +35,13 @@ SPELLED |= {
     "T": "{}.T",
     "mT": "{}.mT",
 }
+NOTHING = [("add", [0]), ("mul", [1])]  # as in the first round of a loop
 ATTRIBUTES = {"dim", "dtype", "device", "ndim", "numel", "shape", "size"}
 # What PyTorch's own wrappers add to a call.
 ADDED = dict(_stacklevel=3, dtype=None, out=None, inplace=False, p="fro", alpha=1.0)
 ADDED |= dict(dim=None, keepdim=False, negative_slope=0.01)
 SCOPE = {"torch": torch, "F": torch.nn.functional, "math": math}
+SCOPE[AS_IS] = lambda value: value
 _tapes = []
 
 
@@ -174,7 +177,7 @@ class Tape(TorchFunctionMode):
         super().__init__()
         self.at_zero = at_zero
         self.nodes, self.of, self.guards, self.leaks = [], {}, {}, set()
-        self.refusal, self.left, self.asked = "", False, {}
+        self.refusal, self.left, self.asked, self.kept = "", False, {}, []
         self.globals, self.line = function.__globals__, 0
         arguments, self.numbers = dict(arguments), {}
         for name, value in arguments.items():
@@ -291,6 +294,12 @@ class Tape(TorchFunctionMode):
         if swap or self.left and op in ("add", "mul"):
             given = given[::-1]
         self.left = False
+        done = op, [plain(a) for a in given if literal(a)]
+        step = next((a for a in given if isinstance(a, Node)), None)
+        if done in NOTHING and not named and value.dtype == step.value.dtype:
+            self.of[id(value)] = step
+            self.kept.append(value)
+            return value
         source = self.spelled(home, name, op, given, named)
         pieces = () if isinstance(value, torch.Tensor) else value
         node = Node(self, op, source, pieces[0] if pieces else value, given, named)

@@ -232,7 +232,7 @@ WRITTEN = [
         ((4, 6),),
         "exp_beta_x = torch.exp(ctx.beta * x)",
         "ctx.eps = eps",
-        "grad_output / (1 + exp_beta_x + ctx.eps) * exp_beta_x",
+        "grad_output / (1 + (exp_beta_x + ctx.eps)) * exp_beta_x",
     ),
     (
         scaled_sum,
@@ -263,6 +263,55 @@ def test_the_text_is_what_a_person_would_write(function, shapes, texts):
         assert text in source
     assert max(map(len, source[: source.index("def check_")].splitlines())) <= 88
     test_it_is_right_or_refuses_elsewhere(function, shapes)
+
+
+def margin(near, far):
+    return torch.relu(near - far + 0.2)
+
+
+def scaled_first(x, w):
+    return w * (0.001 * x).sum(-1)
+
+
+def scaled_last(x, w):
+    return 0.001 * (x @ w)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "dtype", "numbers", "arriving"),
+    [
+        (margin, ((4, 6), (4, 6)), torch.bfloat16, (100, 100), 1),
+        (scaled_first, ((4, 6), (4,)), torch.float16, (2e4, 1), 1),
+        (scaled_last, ((4, 6), (6, 3)), torch.float16, (1, 100), 1000),
+    ],
+)
+def test_terms_and_factors_keep_their_order(function, shapes, dtype, numbers, arriving):
+    """Where they cancel or overflow, another order is another number."""
+    gradients = []
+    for f in (function, built(derive(function, *example(*shapes)))):
+        tensors = [
+            torch.full(shape, float(number), dtype=dtype, requires_grad=True)
+            for shape, number in zip(shapes, numbers, strict=True)
+        ]
+        y = f(*tensors)
+        gradients.append(grad(y, tensors, torch.full_like(y, arriving)))
+    ours, right = gradients
+    assert all(map(torch.equal, ours, right))
+    assert all(gradient.isfinite().all() and gradient.any() for gradient in right)
+
+
+def signs(x):
+    return torch.sign(x) * torch.exp(x) + x.exp().sign()
+
+
+def test_a_sign_has_the_slope_0():
+    (x,) = example((4, 6))
+    for jvp in (False, True):
+        f = built(derive(signs, x, jvp=jvp))
+        given, right = (torch.func.vjp(g, x)[1](x)[0] for g in (f, signs))
+        assert given.allclose(right)
+    given, right = (torch.func.jvp(g, (x,), (x,))[1] for g in (f, signs))
+    assert given.allclose(right)
 
 
 def gated(x, w):
