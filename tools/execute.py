@@ -28,7 +28,7 @@ ENDINGS = {"notebooks": ".png", "zh": ".zh.png"}
 # What is called so in Chinese, too.
 NAMES = set(
     "all-gather all-reduce all-to-all autocast autograd backward bool checkpoint clip "
-    "compile ctx deepcopy eager expand export forward gate grad hessian jvp linear mul "
+    "compile ctx deepcopy detach eager expand export forward gate grad hessian jvp linear mul "
     "nan pickle pow rank reduce-scatter reverse sigmoid square sum unfold vmap".split()
 )
 
