@@ -141,9 +141,7 @@ def gradients(node, g, tape):
         return OTHERS[node.op](node, g, tape)
     args, formulas = [*map(tape.text, node.args)], ELEMENTWISE.get(node.op)
     if formulas and (node.kwargs or len(args) != len(formulas)):
-        raise Refused(
-            f"`{node.op}` with other arguments than its {len(formulas)} operands"
-        )
+        raise Refused(f"`{node.op}` with options: write out what it computes")
     rest = args[1:] + [f"{k}={tape.text(v)}" for k, v in node.kwargs.items()]
     words = dict(zip("abc", args, strict=False), g=g, y=node, REST=", ".join(rest))
     if not formulas:

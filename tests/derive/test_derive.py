@@ -423,6 +423,10 @@ def test_a_guard_of_the_trace_is_checked():
         built(derive(scaled, x))(x)
 
 
+def approximate(x):
+    return F.gelu(x, approximate="tanh")
+
+
 def sorts(x):
     return torch.sort(x)[0]
 
@@ -477,6 +481,7 @@ def itself(x):
 @pytest.mark.parametrize(
     ("function", "words"),
     [
+        (approximate, "`gelu` with options: write out"),
         (sorts, "`sort`: not in the table"),
         (draws, "`rand_like`: not in the table"),
         (reads, "`float`: not in the table"),
