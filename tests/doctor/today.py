@@ -973,16 +973,28 @@ class GatedInNumPy(Function):
 WITHOUT_A_SLOPE = with_a_slip(
     GatedInNumPy, "WithoutASlope", {"(s + gate * s * (1 - s))": "s"}
 )
-for name, fn in {
-    "WithoutASlope": WITHOUT_A_SLOPE,
-    "a wrapper": lambda x, w_gate, w_up: WITHOUT_A_SLOPE.apply(x, w_gate, w_up),
-}.items():
+class Gated(torch.nn.Module):
+    def forward(self, x, w_gate, w_up):
+        gate = x @ w_gate
+        return gate * torch.sigmoid(gate) * (x @ w_up)
+
+
+def wrapped(x, w_gate, w_up):
+    return WITHOUT_A_SLOPE.apply(x, w_gate, w_up)
+
+
+for name, fn, reference in (
+    ("a function", WITHOUT_A_SLOPE, gated),
+    ("a function, and a wrapper", wrapped, gated),
+    ("a partial", WITHOUT_A_SLOPE, functools.partial(gated)),
+    ("a module", WITHOUT_A_SLOPE, Gated()),
+):
     case(
         "gradient-wrong",
         f64((4, 5), (5, 3), (5, 3)),
-        name=f"{name}, beside a reference",
+        name=f"WithoutASlope, beside {name}",
         first="what comes through `sigmoid` in line",
-        reference=gated,
+        reference=reference,
     )(fn)
 
 

@@ -12,6 +12,7 @@ leaves the right ones alone.
 import ast
 import contextlib
 import copy
+import functools
 import inspect
 import itertools
 import operator
@@ -143,9 +144,10 @@ def bound_by(node):
 
 
 class Method:
-    """A method of a Function, and what it calls, whose locals can be watched."""
+    """A method of a Function, or a reference, and what it calls: their locals are watched."""
 
     def __init__(self, method, cls):
+        method, self.filled = lines_of(method)
         self.codes, self.bindings = codes_of([method], cls), []
         if not self.codes or self.codes[0].fn is not inspect.unwrap(method):
             raise UnsuitableError
@@ -172,7 +174,7 @@ class Method:
 
     def argument(self, k):
         """What argument k is called."""
-        code = self.codes[0].fn.__code__
+        code, k = self.codes[0].fn.__code__, k + self.filled
         more = k - code.co_argcount
         name = code.co_varnames[min(k, code.co_argcount + code.co_kwonlyargcount)]
         return name if more < 0 else f"{name}[{more}]"
@@ -181,6 +183,14 @@ class Method:
         """What the local is called there, or None of what is returned."""
         name, item = self.bindings[key[0]].name, key[2]
         return name if item is None or name is None else f"{name}[{item}]"
+
+
+def lines_of(callee):
+    """The function whose lines it runs, and how many arguments that has already."""
+    if isinstance(callee, functools.partial):
+        return callee.func, len(callee.args)
+    method = getattr(callee, "forward", callee)  # of a module
+    return getattr(method, "__func__", method), inspect.ismethod(method)
 
 
 def text_of(binding):
@@ -771,10 +781,11 @@ class Search:
         local = self.record.locals[target.local]
         gaps = {"here": self.here(key), "there": f"`{local.name}`"}
         if local.line:
-            of, name = self.chain.reference, {"name": local.name, "line": local.line}
+            name = {"name": local.name, "line": local.line}
             gaps["there"] = _(OF_FORWARD).format(**name)
-            if of:
-                gaps["there"] = _(OF_REFERENCE).format(function=of.__name__, **name)
+            if self.chain.reference:
+                of = self.chain.forward.codes[0].fn.__qualname__.rpartition(">.")[2]
+                gaps["there"] = _(OF_REFERENCE).format(function=of, **name)
         if target.uses is not None:
             relation = SHARE, {"uses": self.through(local, target.uses)}
         text, more = relation or (VALUE if target.value else GRADIENT, {})
