@@ -973,6 +973,8 @@ class GatedInNumPy(Function):
 WITHOUT_A_SLOPE = with_a_slip(
     GatedInNumPy, "WithoutASlope", {"(s + gate * s * (1 - s))": "s"}
 )
+
+
 class Gated(torch.nn.Module):
     def forward(self, x, w_gate, w_up):
         gate = x @ w_gate
@@ -1011,6 +1013,22 @@ class SingleInNumPy(Function):
         x, w = ctx.saved_tensors
         g = g * (1 - torch.tanh(x @ w) ** 2)
         return g @ w.mT, x.mT @ g
+
+
+def to_a_target(p, t):
+    return ((p - t.detach()) ** 2).mean()
+
+
+for codes, name, target in (
+    ("", "the second derivative of its reference", torch.Tensor.detach),
+    ("double-backward-wrong", "one that its reference has not", lambda t: t),
+):
+    case(codes, f64((3, 4), (3, 4)), name=name, reference=to_a_target)(
+        function(
+            lambda p, t: ((p - t) ** 2).mean(),
+            lambda g, p, t, of=target: 2 * g * (p - of(t)) / p.numel(),
+        )
+    )
 
 
 def capped(q, k, v):

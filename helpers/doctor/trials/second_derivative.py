@@ -14,7 +14,7 @@ from ..function.precision import Grain
 from ..function.private import is_a_users
 from ..function.source import closure, nodes_of, place_of, saving
 from ..function.subject import eps_of, graph, name_of, tolerance
-from ..function.tensors import Dice, as_vector, is_number, shaped
+from ..function.tensors import Dice, as_vector, is_number, largest, shaped
 from ..measure.screening import Screening
 from ..measure.slopes import moved_by
 from ..report import CUT_OFF, error, note, warning
@@ -118,17 +118,46 @@ class Gradients:
     def vjp(self, ws):
         """Their derivatives, for {o: w}: by autograd through backward."""
         grads, leaves, run = self.at(self.values, create=True)
+        differentiated = functools.partial(self.differentiated, ws, grads, leaves)
+        with phase("double backward"):
+            return self.subject.within(run.state, differentiated)[0]
+
+    def differentiated(self, ws, grads, leaves):
         pairs = [(grads[self.which[o]], w) for o, w in ws.items()]
         pairs = [(grad, shaped(w, grad)) for grad, w in pairs if grad.requires_grad]
         if not pairs:
             return list(map(torch.zeros_like, leaves))
         outputs, ws = zip(*pairs, strict=True)
+        return torch.autograd.grad(outputs, leaves, ws, materialize_grads=True)
 
-        def differentiated():
-            return torch.autograd.grad(outputs, leaves, ws, materialize_grads=True)
+    def of_reference(self, ws):
+        """What `vjp` should give, as the reference does."""
+        outputs, leaves = self.subject.refer(self.values[: self.count])
+        if not any(y.requires_grad for y in outputs):
+            return list(map(torch.zeros_like, self.values))
+        vs = [v.detach().clone().requires_grad_() for v in self.values[self.count :]]
+        pairs = [(outputs[k], v) for k, v in zip(self.graded, vs, strict=True)]
+        ys, of_ys = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)
+        options = {"create_graph": True, "materialize_grads": True}
+        with phase("reference"):
+            grads = torch.autograd.grad(ys, leaves, of_ys, **options)
+            return self.differentiated(ws, grads, leaves + vs)
 
-        with phase("double backward"):
-            return self.subject.within(run.state, differentiated)[0]
+    def beside_reference(self):
+        """{(j, o): whether the derivative of gradient o by j is the reference's}."""
+        found = {}
+        for o, y in enumerate(self.y0):
+            ws = {o: self.dice.normal(y)}
+            given, right = self.vjp(ws), self.of_reference(ws)
+            floor = 1e-9 * largest(torch.cat([y, *map(as_vector, right)]))
+            for j, (a, b) in enumerate(zip(given, right, strict=True)):
+                limit = floor + self.tolerance * largest(b)
+                found[j, o] = "right" if largest(a - b) <= limit else "wrong"
+        return found
+
+    def screened(self):
+        """The same by differences."""
+        return Screening(self, floor=1e-9).verdict
 
     def constant_though_they_move(self):
         """{(j, o): "wrong"} where gradient o moves with input j underivably.
@@ -158,14 +187,17 @@ def second_derivative(exam):
         if (unrecorded := not_recorded(of.recorded(), subject)) is not None:
             yield from unrecorded
             return
-        judge = functools.partial(Screening, of, floor=1e-9)
-        verdicts = judge().verdict
-        if of.eps > ROUGH_EPS:
+        judge = of.beside_reference if subject.reference else of.screened
+        verdicts = judge()
+        if of.eps > ROUGH_EPS and not subject.reference:
             verdicts |= of.constant_though_they_move()
         count_second(exam, verdicts, of.which)
         yield from not_finite(exam, of, verdicts)
     except CallError as raised:
-        if raised.phase == "forward":  # as near the point, where it was not judged
+        if raised.phase in (
+            "forward",
+            "reference",
+        ):  # as near the point, where it was not judged
             return
         by_will = isinstance(raised.error, NotImplementedError)
         refused = by_will or re.search(REFUSED, str(raised.error))
@@ -175,7 +207,7 @@ def second_derivative(exam):
     wrong = [pair for pair, verdict in verdicts.items() if verdict == "wrong"]
 
     def is_right():
-        found = judge().verdict
+        found = judge()
         return {"right"} == {found[p] for p in wrong} and "wrong" not in found.values()
 
     if wrong:
