@@ -1,7 +1,9 @@
 """Derive, try on what was not traced, and print only what was right everywhere."""
 
+import ast
 import contextlib
 import inspect
+import re
 import warnings
 
 import torch
@@ -12,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from .backward import Backward
 from .forward import Forward
 from .rules import Refused
-from .source import Pattern, title_of, write
+from .source import Pattern, definition, title_of, write
 from .tape import Tape
 
 
@@ -30,13 +32,18 @@ def derive(function, *arguments, save=(), jvp=False):
 
     The text was run, and its first and second derivatives were those of autograd, at other
     sizes and ranks, in float64, float32 and bfloat16, at ties and at zeros. What does not
-    follow from the trace is checked in the function `check_...` below the class.
+    follow from the trace is checked in the function `check_...` below the class. Near the
+    ends of a dtype's range, it may overflow where autograd does not.
     Raises Refused, a ValueError, with the reason, where no such text was found.
     """
     if not inspect.isfunction(function):
         raise Refused(f"a plain function is needed, got {type(function).__name__}")
     if jvp and save:
         raise Refused("jvp with save: what is saved has no tangent")
+    code = function.__code__
+    for name in (*code.co_varnames, *code.co_names):
+        if re.fullmatch(r"_\d+|ctx|need", name):
+            raise Refused(f"`{name}` is a name that derive uses: choose another")
     bound = inspect.signature(function).bind(*arguments)
     bound.apply_defaults()
     given = bound.arguments
@@ -66,7 +73,10 @@ def derive(function, *arguments, save=(), jvp=False):
         torch.set_num_threads(threads)
 
 
-DTYPES = torch.float32, torch.bfloat16
+DTYPES = torch.float32, torch.bfloat16  # in which the text is tried
+
+
+LARGEST = 4096  # of the sizes that are tried
 
 
 def each(tensors, f):
@@ -89,9 +99,17 @@ class Derivation:
                 f"save={save}: not all are variables of the function at its return"
             )
         self.pattern = Pattern(self.tape, constants)
-        for dtype in DTYPES:
-            if not self.same(each(self.tensors, lambda t, dtype=dtype: t.to(dtype))):
+        for dtype in (*DTYPES, torch.float16):
+            moved = each(self.tensors, lambda t, dtype=dtype: t.to(dtype))
+            if self.same(moved) is False:
                 raise Refused(f"the steps are others in {dtype} than in float64")
+        # A size beyond those that the function names, such as the 20 of x[:, :20].
+        tree = definition(function)[0]
+        named = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)}
+        named |= {*constants.values()}
+        named |= {v for v in function.__globals__.values() if type(v) is int}
+        whole = [n for n in named if type(n) is int and n < LARGEST]
+        self.large = 3 + max([64, *whole])
         self.shapes = self.generalize()
         self.compose("")
         self.small()
@@ -166,7 +184,7 @@ class Derivation:
         sizes = list(pattern.letters)
         for size in sizes:
             for step in (m for m in range(1, size + 1) if size % m == 0):
-                others = range(2 * step, size + 7 * step, step)
+                others = [*range(2 * step, size + 7 * step, step), step * self.large]
                 others = [s for s in others if s not in sizes]
                 outcomes = {s: self.same(self.sized({size: s})) for s in others}
                 fitting = [s for s, outcome in outcomes.items() if outcome]
@@ -176,7 +194,8 @@ class Derivation:
                     break
         bound = [s for s in sizes if s not in pattern.step]
         if bound:
-            scaled = [{s: k * s for s in bound} for k in (2, 3)]
+            factors = 2, 3, 1 + self.large // min(bound)
+            scaled = [{s: k * s for s in bound} for k in factors]
             fits = all(self.same(self.sized(change)) for change in scaled)
             if fits and not any(s % min(bound) for s in bound):
                 changes += scaled
@@ -232,8 +251,11 @@ class Derivation:
 
     # Whether it is right
 
-    def derivatives(self, f, tensors, wanted):
-        """What f returns, and the first and second derivatives by what is wanted."""
+    def derivatives(self, f, tensors, wanted, alone=None):
+        """What f returns, and the first and second derivatives by what is wanted.
+
+        alone: the number of the one output that has a gradient; None if all have
+        """
         given = each(tensors, lambda t: t.detach().clone())
         inputs = [given[name].requires_grad_() for name in wanted]
         found = f(**given, **self.constants)
@@ -245,6 +267,8 @@ class Derivation:
 
         # What depends on nothing has a gradient, too: it is zero.
         outputs = [o + 0 * sum(t.sum() for t in inputs) for o in found]
+        if alone is not None:
+            outputs = outputs[alone : alone + 1]
         upstream = [like(o).requires_grad_() for o in outputs]
         options = dict(allow_unused=True, materialize_grads=True)
         first = grad(outputs, inputs, upstream, create_graph=not self.save, **options)
@@ -264,18 +288,18 @@ class Derivation:
             found += map(torch.Tensor.detach, moved)
         return found
 
-    def wrong(self, tensors, wanted=None):
+    def wrong(self, tensors, wanted=None, alone=None):
         """By how much it is; an empty string where all is right."""
-        wanted = wanted or self.floating
+        wanted = wanted or self.floating, alone
         try:
             self.check(**tensors, **self.constants)
             double = each(tensors, torch.Tensor.double)
-            truth = self.derivatives(self.function, double, wanted)
-            theirs = self.derivatives(self.function, tensors, wanted)
+            truth = self.derivatives(self.function, double, *wanted)
+            theirs = self.derivatives(self.function, tensors, *wanted)
         except Exception:  # said to the user, or nothing to compare with
             return ""
         try:
-            mine = self.derivatives(self.run, tensors, wanted)
+            mine = self.derivatives(self.run, tensors, *wanted)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         eps = torch.finfo(mine[0].dtype).eps
@@ -322,6 +346,10 @@ class Derivation:
         tries += [(where, each(self.tensors, f)) for where, f in changes.items()]
         for name in self.floating:
             tries.append((f"its own sizes, by {name} alone", self.tensors, [name]))
+        for k in range(len(self.tape.outputs) * (len(self.tape.outputs) > 1)):
+            for where in ("ties", "zeros", "ones"):
+                at = each(self.tensors, changes[where])
+                tries.append((f"{where}, of output {k} alone", at, None, k))
         try:
             self.check(**self.tensors, **self.constants)
             self.derivatives(self.function, self.tensors, self.floating)

@@ -177,7 +177,7 @@ def reduction(node, g, tape, forwards=False):
         a=a, g=g, y=node, G=g + back, Y=f"{node}{back}", N=count, DIM=tape.text(dim)
     )
     (formula,) = REDUCTIONS[node.op]
-    if not tape.at_zero:
+    if not tape.at_zero and a.op == "input":  # or a zero may be where none is tried
         formula = formula.replace(".masked_fill(Y == 0, math.inf)", "")
     if forwards:
         rest = [tape.text(dim)] * (dim is not None) + ["keepdim=True"] * given[

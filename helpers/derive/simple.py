@@ -18,7 +18,8 @@ def binary(left, op, right):
 
 
 def number(value):
-    return ast.Constant(float(f"{value:.15g}") if value % 1 else int(value))
+    is_whole = value % 1 == 0 and abs(value) < 1e9
+    return ast.Constant(int(value) if is_whole else float(f"{value:.15g}"))
 
 
 def over(term):
@@ -51,7 +52,7 @@ class Simple(ast.NodeTransformer):
         self.value = value
 
     def visit(self, tree):
-        if is_as_is(tree):
+        if is_as_is(tree) or isinstance(tree, ast.Compare):
             return tree
         tree = self.generic_visit(tree)
         if isinstance(tree, (ast.BinOp, ast.UnaryOp, ast.Call, ast.Attribute)):
@@ -88,7 +89,8 @@ class Simple(ast.NodeTransformer):
             factors += more
             # Numbers of a smaller dtype are rounded where they stand.
             values = [self.value(factor) for factor, under in factors]
-            if len({v.dtype for v in values if hasattr(v, "dtype")}) < 2:
+            dtypes = {v.dtype for v in values if hasattr(v, "dtype")}
+            if len(dtypes) < 2 and all(d.is_floating_point for d in dtypes):
                 return above * top, below * bottom, factors
             return 1, 1, [(tree, False)]
         if getattr(method, "attr", "") in (LINEAR if method is not tree else {"mT"}):

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import math
 import re
 import textwrap
 
@@ -34,7 +35,7 @@ def definition(function):
         home = called if module else str(getattr(value, "__module__", ""))
         alias = f" as {name}" * (called != name)
         if type(value) in (bool, int, float, str):
-            above.add(f"{name} = {value!r}")
+            above.add(f"{name} = {shown(value)}")
         elif not called or home.split(".")[0] not in ("torch", "math"):
             raise Refused(f"`{name}` is a global: pass it, or write it out")
         elif module:
@@ -47,6 +48,12 @@ def definition(function):
     tree.returns, tree.decorator_list = None, []
     ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
     return tree, textwrap.dedent("\n".join(body)), above
+
+
+def shown(value):
+    """A Python value, as its source."""
+    infinite = isinstance(value, float) and not math.isfinite(value)
+    return f'float("{value}")' if infinite else repr(value)
 
 
 def title_of(function):
@@ -183,7 +190,7 @@ def shared_out(lines, results, names, backward, pattern):
             continue
         short = f"{only[0].split('  #')[0]} {test} else None"
         if len(only) > 1 or len(short) > 80:
-            none.append(f"grad_{name}")
+            none.append(backward.names[step])
             short = f"{test}:\n{indented(only, 4)}"
         blocks.append(short)
     out += ["need = ctx.needs_input_grad"] * bool(blocks)
@@ -210,14 +217,15 @@ class Pattern:
 
     def __init__(self, tape, constants):
         self.tape, self.constants = tape, constants
+        floating = [n.name for n in tape.inputs if n.value.is_floating_point()]
+        self.moving = floating[0]
         self.lead, self.step, self.never = 0, {}, {}
         self.free, self.not_zero = set(), set()  # numbers, by name
         self.others = []  # pairs of {size: another}, and the walks there
         sizes = dict.fromkeys(s for node in tape.inputs for s in node.shape if s > 1)
         # Without letters, all sizes are those of the example.
-        self.letters = (
-            {} if tape.exact else dict(zip(sizes, "NDKMLHPQRSTUVWXYZ", strict=False))
-        )
+        letters = [x for x in "NDKMLHPQRSTUVWXYZ" if x not in tape.code.co_varnames]
+        self.letters = {} if tape.exact else dict(zip(sizes, letters, strict=False))
 
     def size(self, size):
         bound = [s for s in self.letters if self.step.get(s) is None]
@@ -254,12 +262,16 @@ class Pattern:
                 if self.size(size) == self.letters.get(size):
                     seen.setdefault(self.letters[size], f"{node.name}.shape[{index}]")
             dtype = node.value.dtype
-            dtype = f"{first.name}.dtype" if dtype.is_floating_point else dtype
+            dtype = f"{self.moving}.dtype" if dtype.is_floating_point else dtype
             row = f'"{node.name}", {node.name}, {self.shape(node.shape)}, {dtype}'
             rows.append(f"({row}),")
         out = [f"{', '.join(seen)} = {', '.join(seen.values())}"] * bool(seen)
         out += CHECK.format(rows=indented(rows, 4)).splitlines()
-        bad = [f"{n} != {v!r}" for n, v in self.constants.items() if n not in self.free]
+        fixed = {n: v for n, v in self.constants.items() if n not in self.free}
+        bad = [
+            f"{n} {'is not' if v is None or v is True or v is False else '!='} {shown(v)}"
+            for n, v in fixed.items()
+        ]
         bad += [f"{n} == 0" for n in self.constants if n in self.not_zero]
         for size, letter in self.letters.items():
             if (self.step.get(size) or 1) > 1:
@@ -277,6 +289,12 @@ class Pattern:
         if self.lead > 1:
             bad.append(f"{first.name}.dim() < {self.lead}")
         tests = {" or ".join(bad): f"for {' or '.join(bad)}"} if bad else {}
+        tests |= {
+            f"type({n}) is not {type(v).__name__}": f"for another type of {n}"
+            for n, v in self.constants.items()
+            if not isinstance(v, (bool, type(None)))
+        }
+        tests[f"{self.moving}.is_complex()"] = "for complex numbers"
         tests[f"torch.is_autocast_enabled({first.name}.device.type)"] = "under autocast"
         for test, words in tests.items():
             out += [f"if {test}:", f'    raise ValueError("not derived {words}")']

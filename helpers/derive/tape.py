@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from .rules import KNOWN, Refused
 from .simple import AS_IS
-from .source import definition
+from .source import definition, shown
 
 SIGNS = dict(
     zip(
@@ -77,9 +77,7 @@ def text(value):
     if isinstance(value, (tuple, list)):
         inner = ", ".join(map(text, value))
         return f"[{inner}]" if isinstance(value, list) else f"({inner},)"
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"float('{value}')"
-    return getattr(value, "text", None) or ("..." if value is ... else repr(value))
+    return getattr(value, "text", None) or ("..." if value is ... else shown(value))
 
 
 def literal(value):
@@ -134,10 +132,16 @@ for _class, _base in ((Size, int), (Number, float)):
 class Shape(tuple):
     """`x.shape`, whose sizes are counted from the end from which the forward counted."""
 
+    def __len__(self):
+        count = super().__len__()
+        self.tape.guards[f"({self.node}.dim() == {count})"] = True
+        return count
+
     def __getitem__(self, index):
+        found = super().__getitem__(index)
         if isinstance(index, slice):
-            return tuple(self)[index]
-        return number(plain(tuple(self)[index]), self.tape.size(self.node, index))
+            return found
+        return number(plain(found), self.tape.size(self.node, index))
 
 
 class Node:

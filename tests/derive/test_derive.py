@@ -394,6 +394,114 @@ def truthy(x, factor=2.0):
     return x * factor if factor else x
 
 
+def first_twenty(x):
+    return x[:, :20].square().mean(-1)
+
+
+def every_twentieth(x):
+    return x[:, ::20].square().mean(-1)
+
+
+def of_rank(x):
+    return x * 2 if len(x.shape) < 3 else x * 3
+
+
+def times(x, N):
+    return x * N
+
+
+def without(x, off=1.0):
+    return 3 * x if off is None else x + off
+
+
+def switched(x, on=False):
+    return 2 * x if on == 0 and on is not False else 3 * x
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "other"),
+    [
+        (first_twenty, (), (torch.ones(4, 30),)),
+        (every_twentieth, (), (torch.ones(4, 50),)),
+        (of_rank, (), (torch.ones(2, 4, 6),)),
+        (times, (4,), (torch.ones(2, 6), 2)),
+        (without, (1.0,), (torch.ones(4, 6), None)),
+        (switched, (False,), (torch.ones(4, 6), 0)),
+        (scaled, (2.0,), (torch.ones(4, 6), torch.ones(()))),
+        (scaled, (2.0,), (torch.ones(4, 6, dtype=torch.complex64), 2.0)),
+    ],
+)
+def test_what_a_trace_cannot_see_is_refused(function, given, other):
+    apply = built(derive(function, *example((4, 6)), *given))
+    with pytest.raises(ValueError, match="not derived|must be"):
+        apply(*other)
+
+
+def from_three(x):
+    return (x - 3).norm(dim=-1)
+
+
+def at_the_bound(x, y):
+    return (x * y * 3).clamp(max=1.0)
+
+
+def of_bytes(x, picture):
+    return x * (picture * 2.0)
+
+
+def hidden_by_infinity(x, mask):
+    return x.masked_fill(mask, -math.inf).softmax(-1)
+
+
+def keys(Q, K):  # noqa: N803
+    return (Q @ K.mT).softmax(-1)
+
+
+def own_names(x, w):
+    grad_x = x * w
+    return grad_x.exp() * w
+
+
+BYTES, HALF = torch.full((4, 6), 200, dtype=torch.uint8), torch.arange(24).view(4, 6)
+
+
+@pytest.mark.parametrize(
+    ("function", "more", "tensors"),
+    [
+        (from_three, (), (torch.full((4, 6), 3.0),)),
+        (
+            at_the_bound,
+            example((4, 6)),
+            (
+                torch.full((1,), 1.1750202148948197),
+                torch.full((1,), 0.2836830627319643),
+            ),
+        ),
+        (of_bytes, (BYTES // 50,), (torch.ones(4, 6), BYTES)),
+        (hidden_by_infinity, (HALF > 9,), (torch.ones(4, 6), HALF > 9)),
+        (keys, example((4, 6)), (torch.ones(4, 6), torch.ones(4, 6))),
+        (own_names, example((4, 6)), (torch.ones(4, 6), torch.ones(4, 6))),
+    ],
+)
+def test_it_is_right_where_nothing_was_tried(function, more, tensors):
+    apply = built(derive(function, *example((4, 6)), *more))
+    x, *others = [t.double() if t.is_floating_point() else t for t in tensors]
+    slopes = []
+    for f in (apply, function):
+        leaf = x.clone().requires_grad_()
+        slopes.append(grad(f(leaf, *others).sum(), leaf)[0])
+    assert slopes[0].allclose(slopes[1])
+
+
+def root_and_more(x):
+    return x.sqrt(), x.exp()
+
+
+def test_an_output_without_a_gradient_makes_no_nan():
+    with pytest.raises(Refused, match="at zeros, of output 1 alone, off by nan"):
+        derive(root_and_more, *example((4, 6)))
+
+
 def picked(logits, target):
     log_probs = torch.log_softmax(logits, -1)
     return -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1).mean()

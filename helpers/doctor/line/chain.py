@@ -840,7 +840,10 @@ def outline(record):
 
 
 def is_flat(value):
-    return value.numel() < 2 or bool((value == value.reshape(-1)[0]).all())
+    """Does it say nothing: the same number everywhere, or a whole number alone?"""
+    if value.numel() == 1:
+        return value.is_complex() or bool(value == value.round())
+    return bool((value == value.reshape(-1)[:1]).all())
 
 
 def alike(value, right):
