@@ -1027,6 +1027,26 @@ case("", f64((3, 4), (3, 4)), name="ToATarget", reference=to_a_target)(
 )
 
 
+@case("gradient-wrong", f64((3, 4), (5, 4), ()), first="through line", name="OneNumber")
+class SoftCap(Function):
+    """A single number that is used twice."""
+
+    @staticmethod
+    def forward(ctx, q, k, cap):
+        ctx.save_for_backward(q, k, cap)
+        scores = q @ k.mT
+        squeezed = torch.tanh(scores / cap)
+        return cap * squeezed
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        q, k, cap = ctx.saved_tensors
+        squeezed = torch.tanh(q @ k.mT / cap)
+        d_cap = (grad_output * squeezed).sum()
+        d_scores = grad_output * (1 - squeezed**2)
+        return d_scores @ k, d_scores.mT @ q, d_cap
+
+
 def capped(q, k, v):
     raw = q @ k.mT
     weights = 2 * torch.tanh(raw / 2)
