@@ -254,6 +254,7 @@ INPUT_MODIFIED = error(
     look="methods that end in an underscore, += and its like, and assignments to an "
     "index; work on a copy, or call ctx.mark_dirty",
 )
+A_COPY = N_("a copy, where the caller must not see the change")
 CALLERS = N_(
     ", which is the caller's; where it is a leaf that requires a gradient, autograd "
     "refuses that"
@@ -272,9 +273,9 @@ def inputs_are_untouched(exam):
             yield TEXTS["in-place-leaf"](phase=_("Forward"))
         elif recorded:
             marked = isinstance(t.grad_fn, BackwardCFunction)  # by ctx.mark_dirty
-            yield INPUT_MODIFIED(
-                name, severity="note" if marked else "warning", how=_(CALLERS)
-            )
+            known = {"severity": "note", "remedy": _(A_COPY)}
+            unknown = {"severity": "warning"}
+            yield INPUT_MODIFIED(name, how=_(CALLERS), **known if marked else unknown)
         elif not exam.same(t, before):
             integers = "note" if t.is_floating_point() else "warning"
             severity = None if k in subject.examined else integers
