@@ -33,7 +33,8 @@ def derive(function, *arguments, save=(), jvp=False):
     The text was run, and its first and second derivatives were those of autograd, at other
     sizes and ranks, in float64, float32 and bfloat16, at ties and at zeros. What does not
     follow from the trace is checked in the function `check_...` below the class. Near the
-    ends of a dtype's range, it may overflow where autograd does not.
+    ends of a dtype's range, it may overflow where autograd does not. An output without a
+    gradient counts as one with a gradient of zeros, which is nan where its step is singular.
     Raises Refused, a ValueError, with the reason, where no such text was found.
     """
     if not inspect.isfunction(function):
@@ -69,6 +70,11 @@ def derive(function, *arguments, save=(), jvp=False):
             with contextlib.suppress(Refused):
                 return Derivation(function, tensors, constants, save, jvp, False).source
             return Derivation(function, tensors, constants, save, jvp, True).source
+    except Refused:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise Refused(f"a step that it does not know how to write, {reason}") from error
     finally:
         torch.set_num_threads(threads)
 
@@ -76,7 +82,7 @@ def derive(function, *arguments, save=(), jvp=False):
 DTYPES = torch.float32, torch.bfloat16  # in which the text is tried
 
 
-LARGEST = 4096  # of the sizes that are tried
+LARGEST = 1024  # of the sizes that are tried
 
 
 def each(tensors, f):
@@ -109,7 +115,7 @@ class Derivation:
         named |= {*constants.values()}
         named |= {v for v in function.__globals__.values() if type(v) is int}
         whole = [n for n in named if type(n) is int and n < LARGEST]
-        self.large = 3 + max([64, *whole])
+        self.large = 3 + 2 * max([64, *whole])
         self.shapes = self.generalize()
         self.compose("")
         self.small()
@@ -223,7 +229,8 @@ class Derivation:
             self.pattern.lead = lead
             self.compose("")
         for size, step in self.pattern.step.items():
-            for small in (0, step):
+            others = [s for s in self.pattern.step if s != size and s % step == 0]
+            for small in (0, step, *others):
                 if self.wrong(self.sized({size: small})):
                     self.pattern.never.setdefault(size, []).append(small)
         free = [s for s, step in self.pattern.step.items() if step == 1]

@@ -141,6 +141,13 @@ def write(function, walks, pattern, kept):
             raise Refused(
                 "to save an intermediate, the last line must be the one return"
             )
+        bound = {
+            n.id
+            for n in ast.walk(tree)
+            if isinstance(getattr(n, "ctx", 0), ast.Store) and isinstance(n, ast.Name)
+        }
+        if twice := sorted(bound & {*names}):
+            raise Refused(f"to save an intermediate, `{twice[0]}` must stay the input")
         body[-1:] = [*store, body[-1]]
         signature = f"ctx, {signature}"
     elif store and keep != names:

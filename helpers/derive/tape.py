@@ -305,12 +305,36 @@ class Tape(TorchFunctionMode):
             self.kept.append(value)
             return value
         source = self.spelled(home, name, op, given, named)
+        self.guard_bounds(op, given)
         pieces = () if isinstance(value, torch.Tensor) else value
         node = Node(self, op, source, pieces[0] if pieces else value, given, named)
         node.pieces = [
             Node(self, "piece", f"{node}[{i}]", v) for i, v in enumerate(pieces)
         ]
         return value
+
+    def guard_bounds(self, op, given):
+        """On which side of a size a slice or a split ends, which may take less there."""
+        bounds = []
+        if op == "getitem":
+            index = given[1] if isinstance(given[1], tuple) else (given[1],)
+            index = [one for one in index if one is not None]
+            at = index.index(...) if ... in index else len(index)
+            dims = [*range(at), *range(at - len(index), 0)]
+            for one, dim in zip(index, dims, strict=True):
+                if isinstance(one, slice):
+                    bounds += [(one.start, dim), (one.stop, dim)]
+        elif op == "split" and isinstance(given[1], int):
+            bounds = [(given[1], *given[2:3])] if given[2:] else [(given[1], 0)]
+        sources = {str(n): n.source for n in self.nodes if n.op == "number"}
+        for bound, dim in bounds:
+            if not isinstance(bound, int) or abs(plain(bound)) < 2:
+                continue
+            size, much = self.size(given[0], dim), abs(plain(bound))
+            source = text(bound) if plain(bound) > 0 else f"(-{text(bound)})"
+            source = source if "_" in source else repr(much)
+            if "_" in size and size not in (sources.get(source) or source):
+                self.guards[f"({source} < {size})"] = much < given[0].shape[dim]
 
     def spelled(self, home, name, op, given, named):
         """The text of a step, as the forward calls it."""

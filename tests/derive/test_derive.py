@@ -398,6 +398,14 @@ def first_twenty(x):
     return x[:, :20].square().mean(-1)
 
 
+def first_of_more(x, k):
+    return x[:, : k + 20].std(-1)
+
+
+def as_many(x, y):
+    return x[: y.shape[0]].mean(0) * y.sum()
+
+
 def every_twentieth(x):
     return x[:, ::20].square().mean(-1)
 
@@ -423,6 +431,8 @@ def switched(x, on=False):
     [
         (first_twenty, (), (torch.ones(4, 30),)),
         (every_twentieth, (), (torch.ones(4, 50),)),
+        (first_of_more, (100,), (torch.ones(4, 200), 100)),
+        (as_many, (torch.ones(5, 6).double(),), (torch.ones(7, 6), torch.ones(5, 6))),
         (of_rank, (), (torch.ones(2, 4, 6),)),
         (times, (4,), (torch.ones(2, 6), 2)),
         (without, (1.0,), (torch.ones(4, 6), None)),
@@ -495,6 +505,17 @@ def test_it_is_right_where_nothing_was_tried(function, more, tensors):
 
 def root_and_more(x):
     return x.sqrt(), x.exp()
+
+
+def bound_twice(x):
+    h = x.sin()
+    x = x.abs()
+    return h * x
+
+
+def test_what_is_saved_is_the_input():
+    with pytest.raises(Refused, match="`x` must stay the input"):
+        derive(bound_twice, *example((4, 6)), save=("h",))
 
 
 def test_an_output_without_a_gradient_makes_no_nan():
