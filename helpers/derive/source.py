@@ -50,6 +50,9 @@ def definition(function):
     return tree, textwrap.dedent("\n".join(body)), above
 
 
+ALONE = bool, type(None)  # whose values are compared by `is`
+
+
 def shown(value):
     """A Python value, as its source."""
     infinite = isinstance(value, float) and not math.isfinite(value)
@@ -141,11 +144,8 @@ def write(function, walks, pattern, kept):
             raise Refused(
                 "to save an intermediate, the last line must be the one return"
             )
-        bound = {
-            n.id
-            for n in ast.walk(tree)
-            if isinstance(getattr(n, "ctx", 0), ast.Store) and isinstance(n, ast.Name)
-        }
+        found = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
+        bound = {n.id for n in found if isinstance(n.ctx, ast.Store)}
         if twice := sorted(bound & {*names}):
             raise Refused(f"to save an intermediate, `{twice[0]}` must stay the input")
         body[-1:] = [*store, body[-1]]
@@ -276,7 +276,7 @@ class Pattern:
         out += CHECK.format(rows=indented(rows, 4)).splitlines()
         fixed = {n: v for n, v in self.constants.items() if n not in self.free}
         bad = [
-            f"{n} {'is not' if v is None or v is True or v is False else '!='} {shown(v)}"
+            f"{n} {'is not' if isinstance(v, ALONE) else '!='} {shown(v)}"
             for n, v in fixed.items()
         ]
         bad += [f"{n} == 0" for n in self.constants if n in self.not_zero]
@@ -297,9 +297,9 @@ class Pattern:
             bad.append(f"{first.name}.dim() < {self.lead}")
         tests = {" or ".join(bad): f"for {' or '.join(bad)}"} if bad else {}
         tests |= {
-            f"type({n}) is not {type(v).__name__}": f"for another type of {n}"
+            f"type({n}) is not {type(v).__name__}": f"for a {n} that is no {type(v).__name__}"
             for n, v in self.constants.items()
-            if not isinstance(v, (bool, type(None)))
+            if not isinstance(v, ALONE)
         }
         tests[f"{self.moving}.is_complex()"] = "for complex numbers"
         tests[f"torch.is_autocast_enabled({first.name}.device.type)"] = "under autocast"

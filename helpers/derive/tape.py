@@ -305,7 +305,7 @@ class Tape(TorchFunctionMode):
             self.kept.append(value)
             return value
         source = self.spelled(home, name, op, given, named)
-        self.guard_bounds(op, given)
+        self.guard_bounds(op, given, named)
         pieces = () if isinstance(value, torch.Tensor) else value
         node = Node(self, op, source, pieces[0] if pieces else value, given, named)
         node.pieces = [
@@ -313,7 +313,7 @@ class Tape(TorchFunctionMode):
         ]
         return value
 
-    def guard_bounds(self, op, given):
+    def guard_bounds(self, op, given, named):
         """On which side of a size a slice or a split ends, which may take less there."""
         bounds = []
         if op == "getitem":
@@ -324,8 +324,9 @@ class Tape(TorchFunctionMode):
             for one, dim in zip(index, dims, strict=True):
                 if isinstance(one, slice):
                     bounds += [(one.start, dim), (one.stop, dim)]
-        elif op == "split" and isinstance(given[1], int):
-            bounds = [(given[1], *given[2:3])] if given[2:] else [(given[1], 0)]
+        elif op == "split":
+            known = dict(zip(("split_size", "dim"), given[1:], strict=False)) | named
+            bounds = [(known.get("split_size"), known.get("dim", 0))]
         sources = {str(n): n.source for n in self.nodes if n.op == "number"}
         for bound, dim in bounds:
             if not isinstance(bound, int) or abs(plain(bound)) < 2:

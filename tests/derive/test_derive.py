@@ -431,7 +431,7 @@ def switched(x, on=False):
     [
         (first_twenty, (), (torch.ones(4, 30),)),
         (every_twentieth, (), (torch.ones(4, 50),)),
-        (first_of_more, (100,), (torch.ones(4, 200), 100)),
+        (first_of_more, (1500,), (torch.ones(4, 1600), 1500)),
         (as_many, (torch.ones(5, 6).double(),), (torch.ones(7, 6), torch.ones(5, 6))),
         (of_rank, (), (torch.ones(2, 4, 6),)),
         (times, (4,), (torch.ones(2, 6), 2)),
