@@ -269,6 +269,14 @@ def margin(near, far):
     return torch.relu(near - far + 0.2)
 
 
+def root(near, far):
+    return torch.sqrt(near - far + 0.2)
+
+
+def scaled_rows(bias):
+    return 0.001 * bias.expand(4, 6)
+
+
 def scaled_first(x, w):
     return w * (0.001 * x).sum(-1)
 
@@ -281,6 +289,8 @@ def scaled_last(x, w):
     ("function", "shapes", "dtype", "numbers", "arriving"),
     [
         (margin, ((4, 6), (4, 6)), torch.bfloat16, (100, 100), 1),
+        (root, ((4, 6), (4, 6)), torch.bfloat16, (100, 100), 1),
+        (scaled_rows, ((6,),), torch.float16, (1,), 20_000),
         (scaled_first, ((4, 6), (4,)), torch.float16, (2e4, 1), 1),
         (scaled_last, ((4, 6), (6, 3)), torch.float16, (1, 100), 1000),
     ],
@@ -411,7 +421,7 @@ def every_twentieth(x):
 
 
 def of_rank(x):
-    return x * 2 if len(x.shape) < 3 else x * 3
+    return x * 2 if len(x.shape) < 5 else x * 3
 
 
 def times(x, N):
@@ -433,7 +443,7 @@ def switched(x, on=False):
         (every_twentieth, (), (torch.ones(4, 50),)),
         (first_of_more, (1500,), (torch.ones(4, 1600), 1500)),
         (as_many, (torch.ones(5, 6).double(),), (torch.ones(7, 6), torch.ones(5, 6))),
-        (of_rank, (), (torch.ones(2, 4, 6),)),
+        (of_rank, (), (torch.ones(2, 2, 2, 4, 6),)),
         (times, (4,), (torch.ones(2, 6), 2)),
         (without, (1.0,), (torch.ones(4, 6), None)),
         (switched, (False,), (torch.ones(4, 6), 0)),
@@ -469,7 +479,7 @@ def keys(Q, K):  # noqa: N803
 
 def own_names(x, w):
     grad_x = x * w
-    return grad_x.exp() * w
+    return grad_x.tanh() * w.exp() + x.sin() * grad_x.cos()
 
 
 BYTES, HALF = torch.full((4, 6), 200, dtype=torch.uint8), torch.arange(24).view(4, 6)
@@ -483,8 +493,8 @@ BYTES, HALF = torch.full((4, 6), 200, dtype=torch.uint8), torch.arange(24).view(
             at_the_bound,
             example((4, 6)),
             (
-                torch.full((1,), 1.1750202148948197),
-                torch.full((1,), 0.2836830627319643),
+                torch.tensor([1.1750202148948197], dtype=torch.float64),
+                torch.tensor([0.2836830627319643], dtype=torch.float64),
             ),
         ),
         (of_bytes, (BYTES // 50,), (torch.ones(4, 6), BYTES)),
