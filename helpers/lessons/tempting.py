@@ -720,13 +720,12 @@ TEMPTING = {
         ),
     },
     "18 version": {
-        "BD": N_("Nothing was written. But which name had the operation?"),
         "B": N_("Nothing was written. But which name had the operation?"),
-        "BCD": N_(
+        "BC": N_(
             "The gradient belongs to the forward pass, in which the fallback is right. "
             "And autograd counts by the name of the operation."
         ),
-        "CD": N_(
+        "C": N_(
             "The gradient belongs to the forward pass, in which the fallback is right."
         ),
     },

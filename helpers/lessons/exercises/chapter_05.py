@@ -290,8 +290,8 @@ def _third_derivative(attempt):
     if not alike(given, right := third(torch.lgamma)):
         yield _(
             "the third derivative is silently wrong: of LogGamma(x) + x³ at 1.5, it is "
-            "{given:.4g}, but {right:.4g} is right. Something in the second "
-            "`backward` has no history."
+            "{given:.4g}, but {right:.4g} is right. Is the formula of the second "
+            "`backward` right, and does its result have a history?"
         ).format(given=given[0], right=right[0])
 
 

@@ -10,7 +10,7 @@ from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import alike, changed_in_place, near_miss
 from helpers.lessons.judge.properties import each, each_of, random
-from helpers.lessons.judge.variations_of_processes import SIZES, aloud, in_each
+from helpers.lessons.judge.variations_of_processes import aloud, in_each
 from helpers.lessons.language import N_, _, followed
 from helpers.ops import collectives
 
@@ -272,7 +272,13 @@ EXERCISE_2 = Exercise(
         ),
     ],
     properties=[
-        each_of([(n,) for n in SIZES], _is_the_mean, N_("with {size} processes"))
+        each(
+            {
+                N_("with 3 processes"): (3,),
+                N_("with 5 processes, one of them without rows"): (5,),
+            },
+            _is_the_mean,
+        )
     ],
     success="each row counts once, and the gradient includes the losses of the other "
     "processes.",
@@ -319,8 +325,9 @@ def _times(factor, back, grad_output):
     return factor * back(grad_output)
 
 
-def _other_way(back, grad_output):
-    return back(grad_output).flip(0)
+def _turned(back, grad_output):
+    *others, a, b = back(grad_output).flatten()  # zeros for one element, or for u = v
+    return torch.stack([*others, a + b, b - a]).view(2, 2)
 
 
 def _own_times_n(back, grad_output):
@@ -348,10 +355,10 @@ CASES = (
     (
         3,
         0,
-        _other_way,
+        _turned,
         N_(
-            "The rows of its gradient are in another order, and x is 0. Are all "
-            "elements of `u`, and of `v`, drawn at random?"
+            "Two elements of its gradient are mixed up, and x is 0. Are all elements "
+            "of `u`, and of `v`, drawn at random, each for itself?"
         ),
     ),
     (
@@ -372,7 +379,7 @@ CASES = (
 def _asked(answer, where, how):
     """What this process says of three collectives, wrong on rank `where`."""
     torch.manual_seed(0)  # the same on each, as in fresh processes
-    x = random(2, 2, seed=dist.get_rank()) * (how is not _other_way)
+    x = random(2, 2, seed=dist.get_rank()) * (how is not _turned)
     found = []
     parts = partial(AllGather.backward, None)
     for there, back in (
@@ -515,7 +522,12 @@ EXERCISE_4 = Exercise(
             "3 times too small",
         ),
     ],
-    properties=[each({"with 3 processes": (3, None), "with 5": (5, 1)}, _broadcasts)],
+    properties=[
+        each(
+            {N_("with 3 processes"): (3, None), N_("with 5 processes"): (5, 1)},
+            _broadcasts,
+        )
+    ],
     success="one arrow from rank 0 to each process, and all of them turned around.",
     hints=(
         "Draw the arrows of a broadcast, and turn them around.",

@@ -8,7 +8,6 @@ from functools import cache
 from helpers.lessons.language import _
 from helpers.lessons.processes import Team, TeamError
 
-SIZES = 3, 5  # of teams
 PROCESSOR_SECONDS, SECONDS = 5, 60  # for an answer; a busy machine takes longer
 DEADLOCK = ("Timed out", "Connection closed", "Connection reset")
 
