@@ -38,7 +38,6 @@ SAID = {  # what only a page says; by the folder of the edition
         "index": "index {index} is out of range, for the size is {size}.",
         "indices": "there are more indices than dimensions: the shape is {shape}.",
         "reshape": "shapes {one} and {other} do not have the same number of elements.",
-        "expand": "shape {one} cannot be expanded to {other}.",
         "number": "`{name}` takes a tensor, not a number.",
         "called": "a function stands there without its parentheses.",
         "name": "`{name}` is not defined: write `torch.{name}`.",
@@ -55,7 +54,6 @@ SAID = {  # what only a page says; by the folder of the edition
         "brackets": "brackets: {opened} opened, {closed} closed.",
         "modules": "This page has `torch` alone: write `torch` in place of `{module}`.",
         "times": "Everywhere it is {factor} times what is right.",
-        "zero": "it divides by zero.",
         "inPlace": "`{name}` changes a tensor in place, and others may still use it: "
         "write `{meant}`, or run it in the course.",
         "minus": "a tensor of True and False knows no minus: write `~mask`.",
@@ -75,7 +73,6 @@ SAID = {  # what only a page says; by the folder of the edition
         "index": "下标 {index} 越界，这一维的大小是 {size}。",
         "indices": "下标的个数多于维数，张量的形状是 {shape}。",
         "reshape": "形状 {one} 与 {other} 的元素个数不同。",
-        "expand": "形状 {one} 无法扩展成 {other}。",
         "number": "`{name}` 的参数要是张量，不能是数。",
         "called": "有一个函数后面没有括号，所以没有被调用。",
         "name": "`{name}` 没有定义，请写 `torch.{name}`。",
@@ -91,7 +88,6 @@ SAID = {  # what only a page says; by the folder of the edition
         "brackets": "左括号有 {opened} 个，右括号有 {closed} 个。",
         "modules": "本页只有 `torch`，请把 `{module}` 写成 `torch`。",
         "times": "处处都是正确值的 {factor} 倍。",
-        "zero": "除数是 0。",
         "inPlace": "`{name}` 会原地修改张量，而别处可能还要用它，请写 `{meant}`，"
         "或在课程的 notebook 里运行。",
         "minus": "布尔张量不能做减法，也不能取负，请写 `~mask`。",
@@ -203,9 +199,11 @@ def data_of_first(folder):
         }
 
 
+FIELD = """<textarea rows="1" {attributes} enterkeyhint="go" autocomplete="off"
+ autocapitalize="off" spellcheck="false">{line}</textarea>"""  # a long line wraps on a phone
 FORM = """<form class="attempt" data-asked="{asked}">
 <label><span><b>{number}</b> <code>{task}</code></span> <code>{before}</code>
-<input placeholder="{one}" autocomplete="off" autocapitalize="off" spellcheck="false"></label>
+{field}</label>
 <button type="submit">{check}</button> <output></output>
 </form>"""
 
@@ -223,7 +221,7 @@ def form(asked, task, before, folder):
         task=escape(task),
         before=escape(before),
         check=SAID[folder]["check"],
-        one=SAID[folder]["one"],
+        field=FIELD.format(attributes=f'placeholder="{SAID[folder]["one"]}"', line=""),
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from attempts import FIELD
 from candidates import WRONG, Softplus, front_attempt
 from docutils import nodes
 from exercises import speaking
@@ -434,7 +435,7 @@ def context(builder, folder, readme, chapters):
             "eleven": cards["11"]["page"],
             "examined": _examined(builder, folder),
             "function": _function(builder),
-            "on_paper_line": WRONG[0],
+            "field": FIELD.format(attributes='id="line"', line=WRONG[0]),
             "derived": _derived(builder),
             "twenty_one": cards["21"]["page"],
             "parts": [

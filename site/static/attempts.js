@@ -67,14 +67,14 @@ const attempts = (() => {
 
   // PyTorch may get the derivative of such a line wrong, which is not looked at here: at a kink, where
   // the branch that is not taken is infinite, and where a step on the way is.
-  const BRANCHES = /[<>]|\b(where|clamp|clip|maximum|minimum|masked_fill|relu|softplus|nan_to_num|abs|sign|sqrt)\b/;
+  const BRANCHES = /[<>]|\b(where|clamp|relu|softplus|nan_to_num|abs|sign|sqrt)\b/;
 
   // What a keyboard for text writes where Python means another sign.
   const MEANT = { "（": "(", "）": ")", "×": "*", "·": "*", "÷": "/", "，": ",", "−": "-", "＊": "*", "＋": "+", "．": "." };
 
   // Names that a Python program has without an import, or a course by one.
   const OF_PYTHON = new Set(("math np numpy nn ctx self max min pow round range any all list tuple zip map "
-    + "bool print lambda isinstance getattr").split(" "));
+    + "bool print lambda isinstance getattr dim").split(" "));
 
   // Names of other libraries, and what stands for them.
   const STANDS_FOR = { __proto__: null, e: "torch.exp(…)", expit: "torch.sigmoid", "torch.nn.Sigmoid": "torch.sigmoid", input: "x", grad_output: "g" };
@@ -118,7 +118,8 @@ const attempts = (() => {
     if (changed) return ["○", at(number, filled(words.inPlace, { name: beyond.message, meant: changed }))];
     const isName = beyond?.isName && !OF_PYTHON.has(beyond.message);
     const begins = name => isName && name.startsWith(beyond.message.toLowerCase()); // grad, X
-    const close = beyond && !OF_PYTHON.has(beyond.message) && ([...asked.names, ...known].find(name => isClose(name, beyond.message)) ?? asked.names.find(begins));
+    const isKnown = OF_PYTHON.has(beyond?.message) || known.includes(beyond?.message); // but not all that it takes
+    const close = beyond && !isKnown && ([...asked.names, ...known].find(name => isClose(name, beyond.message)) ?? asked.names.find(begins));
     if (close) return ["○", at(number, filled(words.slip, { name: beyond.message, close }))];
     const has = [...asked.names, "torch", "F"].map(one => `\`${one}\``).join(", ");
     const meant = STANDS_FOR[beyond?.message], isThere = asked.names.includes(meant) || meant?.startsWith("torch.");
@@ -162,7 +163,7 @@ const attempts = (() => {
 
   // Wires a form with a field and an output; `told` hears the line, and may know better.
   const setUp = (form, key, told = () => {}) => {
-    const asked = JSON.parse(form.dataset.asked), field = form.querySelector("input");
+    const asked = JSON.parse(form.dataset.asked), field = form.querySelector("textarea");
     const answer = () => {
       spell(form.querySelector("output"), ""); // no old verdict stays
       const found = judged(field.value, asked), [mark, said] = told(field.value, ...found) || found;
@@ -174,6 +175,22 @@ const attempts = (() => {
       localStorage.setItem(key, field.value);
       answer();
     });
+    field.addEventListener("beforeinput", event => { // Enter, also of a phone's keyboard
+      if (event.inputType !== "insertLineBreak") return;
+      event.preventDefault();
+      form.requestSubmit();
+    });
+    field.addEventListener("input", () => { // pasted lines are one
+      if (field.value.includes("\n")) field.value = field.value.trim().replace(/\s*\n\s*/g, " ");
+    });
+    if (!CSS.supports("field-sizing", "content")) { // as tall as what it holds
+      const grow = () => {
+        field.style.height = "auto";
+        field.style.height = `${field.scrollHeight + field.offsetHeight - field.clientHeight}px`;
+      };
+      field.addEventListener("input", grow);
+      new ResizeObserver(grow).observe(form);
+    }
     field.value = localStorage.getItem(key) ?? field.defaultValue; // stays in this browser
     if (field.value) answer();
   };

@@ -8,6 +8,7 @@ const evaluated = (() => {
   class Float extends Number {}
   const beyond = (what, more) => { throw Object.assign(new Beyond(what), more); };
   const wrong = (kind, gaps = {}) => { throw Object.assign(new Wrong(kind), { gaps }); };
+  const { exp, expm1, log, log1p, sqrt, sin, cos, cosh, tanh, abs } = Math;
   const isInt = Number.isInteger; // not of a Float
   const isNumber = value => ["number", "boolean"].includes(typeof value?.valueOf());
   const isTensor = value => value instanceof Tensor;
@@ -24,26 +25,26 @@ const evaluated = (() => {
   const FLOAT = 2; // the category of both kinds of float
   const category = dtype => Math.min(DTYPES.indexOf(dtype), FLOAT);
   const isFloat = x => category(x.dtype) === FLOAT;
-  const floating = dtype => category(dtype) === FLOAT ? dtype : "float32"; // PyTorch's default
   const rounded = (dtype, n) => dtype === "float32" ? Math.fround(n) : Number(n);
 
-  class Tensor { // dense: its elements lie in memory in their order
-    constructor(shape, data, dtype, dense = true) { Object.assign(this, { shape, data, dtype, dense }); }
-    shaped(shape) { return new Tensor(shape, this.data, this.dtype, this.dense); }
+  class Tensor {
+    constructor(shape, data, dtype) { Object.assign(this, { shape, data, dtype }); }
+    shaped(shape) { return new Tensor(shape, this.data, this.dtype); }
     at(place) { // the element there, if a dimension of size 1 is as long as needed
-      const own = this.shape.map((size, dim) => size === 1 ? 0 : place.at(dim - this.shape.length));
-      return this.data[own.reduce((n, i, dim) => n * this.shape[dim] + i, 0)];
+      return this.data[this.shape.reduce((n, size, dim) =>
+        n * size + (size === 1 ? 0 : place.at(dim - this.shape.length)), 0)];
     }
   }
-  const built = (shape, dtype, at, dense = false) => { // at(place) is the element there
+  const built = (shape, dtype, at) => { // at(place) is the element there
     if (product(shape) > LARGEST) beyond(said(shape));
     const place = shape.map(() => 0);
-    return new Tensor(shape, range(product(shape)).map(() => {
+    const data = range(product(shape)).map(() => {
       const element = rounded(dtype, at(place));
-      evaluated.overflows ||= Math.abs(element) === Infinity;
+      evaluated.overflows ||= abs(element) === Infinity;
       for (let dim = shape.length; dim-- && ++place[dim] === shape[dim];) place[dim] = 0;
       return element;
-    }), dtype, dense);
+    });
+    return new Tensor(shape, Object.assign(data, { isBuilt: true }), dtype);
   };
 
   // The dtype in which PyTorch computes is of the highest category: there a tensor with dimensions
@@ -63,10 +64,9 @@ const evaluated = (() => {
     return a === b || b === 1 ? a : a === 1 ? b : misfit("broadcast", one, other);
   });
   const elementwise = (f, dtype, ...values) => { // f of the elements, read and written in a dtype
-    const shape = values.map(value => value.shape ?? []).reduce(broadcast);
-    const read = (value, place) => rounded(dtype, isTensor(value) ? value.at(place) : value);
-    return built(shape, dtype, place => f(...values.map(value => read(value, place))),
-      values.every(value => value.dense ?? true));
+    const all = values.map(value => isTensor(value) ? value : new Tensor([], [value]));
+    const shape = all.map(x => x.shape).reduce(broadcast);
+    return built(shape, dtype, place => f(...all.map(x => rounded(dtype, x.at(place)))));
   };
 
   const indexOf = (size, index, kind, gaps) => !isInt(index) ? beyond(kind)
@@ -81,32 +81,22 @@ const evaluated = (() => {
   const picked = (x, dim, rows) => built(put(x.shape, dim, rows.length), x.dtype,
     place => x.at(put(place, dim, rows[place[dim]])));
   const summed = (x, dim = null, keepdim = false) => {
-    if (typeof keepdim !== "boolean" || keepdim && dim === null) beyond("keepdim");
-    const dims = dimsOf(x.shape, dim), all = dims.reduce((left, d) => {
-      const rows = range(left.shape[d] ?? 1).map(row => picked(left, d, [row]));
-      return rows.reduce((a, b) => operated("+", a, b), built(put(left.shape, d, 1), x.dtype, () => 0));
-    }, x);
+    if (typeof keepdim !== "boolean" || keepdim && dim === null || !isFloat(x) || !x.data.length) beyond("sum");
+    const dims = dimsOf(x.shape, dim), all = dims.reduce((left, d) => range(left.shape[d] ?? 1)
+      .map(row => picked(left, d, [row])).reduce((a, b) => operated("+", a, b)), x);
     return keepdim ? all : all.shaped(all.shape.filter((_, d) => !dims.includes(d)));
   };
 
   const reshaped = (x, sizes) => {
     const shape = sizes.map(n => n === -1 ? x.data.length / -product(sizes) : n);
     const isShape = shape.every(n => isInt(n) && n >= 0) && product(shape) === x.data.length;
-    if (!isShape) misfit("reshape", x.shape, sizes);
-    return new Tensor(shape, x.data, x.dtype);
+    return isShape ? x.shaped(shape) : misfit("reshape", x.shape, sizes);
   };
-  const permuted = (x, dims) => {
-    const order = dims.length === x.shape.length ? dimsOf(x.shape, dims) : beyond("permute");
-    return built(order.map(dim => x.shape[dim]), x.dtype,
-      place => x.at(order.map((_, dim) => place[order.indexOf(dim)])));
-  };
-  const transposed = (x, one, other) => {
-    const order = range(x.shape.length), [a, b] = [dimOf(x.shape, one), dimOf(x.shape, other)];
-    return permuted(x, put(put(order, a, b), b, a));
-  };
+  const turned = x => x.shape.length > 2 ? beyond("T")
+    : built([...x.shape].reverse(), x.dtype, place => x.at([...place].reverse()));
   const expanded = (x, sizes) => {
-    const fits = Math.min(...sizes) < 0 ? beyond("expand") : said(broadcast(x.shape, sizes)) === said(sizes);
-    return fits ? built(sizes, x.dtype, place => x.at(place)) : misfit("expand", x.shape, sizes);
+    if (Math.min(...sizes) < 0 || said(broadcast(x.shape, sizes)) !== said(sizes)) beyond("expand");
+    return built(sizes, x.dtype, place => x.at(place));
   };
   const unsqueezed = (x, dim) => {
     const at = dimOf([...x.shape, 1], dim);
@@ -132,7 +122,7 @@ const evaluated = (() => {
   };
   const indexed = (x, ...asked) => {
     const isAlone = asked.length === 1;
-    if (Array.isArray(x) && isInt(asked[0]) && isAlone) return x[oneOf(x.length, asked[0])];
+    if (Array.isArray(x) && isAlone) return x[oneOf(x.length, asked[0])];
     let left = x, d = 0;
     for (const index of asked) {
       const { shape } = left, size = shape[d];
@@ -152,41 +142,37 @@ const evaluated = (() => {
     "//": (a, b) => Math.floor(a / b), "**": (a, b) => a === 1 ? 1 : a ** b,
     "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b,
     "==": (a, b) => a === b, "!=": (a, b) => a !== b,
-    "&": (a, b) => a & b, "|": (a, b) => a | b, "^": (a, b) => a ^ b,
+    "&": (a, b) => a & b, "|": (a, b) => a | b,
   };
   const COMPARISONS = ["<", "<=", ">", ">=", "==", "!="];
-  const inPython = (op, a, b) => { // neither is a tensor
-    if (![a, b].every(isNumber) || "&|^".includes(op)) beyond(op);
-    const result = OPERATIONS[op](Number(a), Number(b)), whole = ![a, b].some(one => one instanceof Float);
-    if (COMPARISONS.includes(op)) return result;
-    if ("//".includes(op) && Number(b) === 0) wrong("zero");
-    if (op === "//" && !whole || !(Math.abs(result) <= 2 ** 53)) beyond(op); // inexact, or complex
-    return whole && op !== "/" && !(op === "**" && b < 0) ? result : new Float(result);
-  };
   const operated = (op, a, b) => {
     if (op === "@") return matmul(a, b);
-    if (!isTensor(a) && !isTensor(b)) return inPython(op, a, b);
-    const dtype = common(a, b), kind = category(dtype), f = OPERATIONS[op];
+    const dtype = common(a, b), isWhole = category(dtype) < FLOAT, f = OPERATIONS[op];
+    const isOfBits = "&|^".includes(op);
+    if (!isTensor(a) && !isTensor(b)) {
+      const result = isOfBits || op === "//" && !isWhole ? beyond(op) : f(Number(a), Number(b));
+      if (COMPARISONS.includes(op)) return result;
+      if (!(abs(result) <= 2 ** 53)) beyond(op); // inexact, or complex
+      return isWhole && op !== "/" && !(op === "**" && b < 0) ? result : new Float(result);
+    }
     if (COMPARISONS.includes(op)) return Object.assign(elementwise(f, dtype, a, b), { dtype: "bool" });
-    if ("&|^".includes(op) && kind === FLOAT) wrong(op === "^" ? "power" : "bits");
+    if (isOfBits && !isWhole) wrong(op === "^" ? "power" : "bits");
     if (op === "-" && [a, b].some(one => one.dtype === "bool" || typeof one === "boolean")) wrong("minus");
-    if (dtype === "bool" && "+*".includes(op)) return operated(op === "+" ? "|" : "&", a, b);
-    if (op === "//" || kind < FLOAT && op === "**") beyond(op);
-    return elementwise(f, op === "/" ? floating(dtype) : dtype, a, b);
+    if (op === "//" || isWhole && !"*&|".includes(op)) beyond(op); // masks are multiplied as they are
+    return elementwise(f, dtype, a, b);
   };
-  const isTrue = value => isNumber(value) ? Number(value) !== 0 : !isTensor(value) ? beyond("if")
-    : value.data.length === 1 ? value.data[0] !== 0 : wrong("truth");
-  const negated = value => value?.dtype === "bool" ? wrong("minus") : operated("*", -1, value);
+  const isTrue = value => isNumber(value) ? Number(value) !== 0
+    : value?.data?.length > 1 ? wrong("truth") : beyond("if");
+  const negated = value => operated("-", -0, value); // -0.0 of 0.0
   const inverted = value => value?.dtype === "bool" ? elementwise(n => !n, "bool", value)
-    : isTensor(value) && isFloat(value) ? wrong("bits") : beyond("~");
+    : isFloat(value) ? wrong("bits") : beyond("~");
 
   // ---- Functions, {name: [parameters, f]}. The parameter * is a list, or all that a method is given.
 
-  const alike = f => (...values) => elementwise(f, common(...values), ...values);
-  const clamped = (x, low = null, high = null) => {
-    const given = [low, high].filter(bound => bound !== null);
-    if (!given.length || !given.every(isNumber) || !isFloat(x)) beyond("clamp");
-    return elementwise(n => Math.min(Math.max(n, low ?? -Infinity), high ?? Infinity), x.dtype, x);
+  const clamped = (x, ...bounds) => {
+    const [low = -Infinity, high = Infinity] = bounds;
+    if (!bounds.length || ![low, high].every(isNumber) || !isFloat(x)) beyond("clamp");
+    return elementwise(n => Math.min(Math.max(n, low), high), x.dtype, x);
   };
   const where = (mask, one, other) => {
     const dtype = mask.dtype === "bool" ? common(one, other) : beyond("where");
@@ -194,65 +180,53 @@ const evaluated = (() => {
   };
   const filled = (x, value) => isNumber(value) && isFloat(x)
     ? elementwise(() => value, x.dtype, x) : beyond("…_like");
-  const rolled = (x, shifts, dims = null) => {
-    if (dims === null) return reshaped(rolled(reshaped(x, [-1]), shifts, 0), x.shape);
-    const [dim, ...more] = dimsOf(x.shape, dims), [by] = [shifts].flat(), size = x.shape[dim];
-    if (!size || more.length || !isInt(by) || shifts.length > 1) beyond("roll");
+  const rolled = (x, by, along = null) => {
+    if (along === null) return reshaped(rolled(reshaped(x, [-1]), by, 0), x.shape);
+    const dim = dimOf(x.shape, along), size = x.shape[dim];
+    if (!size || !isInt(by)) beyond("roll");
     return picked(x, dim, range(size).map(i => ((i - by) % size + size) % size));
   };
-  const parted = (x, each, dim = 0) => { // parts of a size along a dimension
-    const d = dimOf(x.shape, dim), rows = range(x.shape[d] ?? beyond("split"));
-    if (!isInt(each) || each < 1) beyond("split");
-    return rows.filter(row => row % each === 0).map(row => picked(x, d, rows.slice(row, row + each)));
+  const parted = (x, each) => { // parts of a size along the first dimension
+    const rows = range(x.shape[0] ?? 0);
+    if (!rows.length || !isInt(each) || each < 1) beyond("split");
+    return rows.filter(row => row % each === 0).map(row => picked(x, 0, rows.slice(row, row + each)));
   };
   const changed = (functions, made) =>
     Object.fromEntries(Object.entries(functions).map(([name, f]) => [name, made(f, name)]));
-  const toFloat = f => ["x", x => elementwise(f, floating(x.dtype), x)];
-  const { exp, expm1, log, log1p, sqrt, sin, cos, sinh, cosh, tanh } = Math;
+  const ofEach = (f, name) => ["x", x => isFloat(x) ? elementwise(f, x.dtype, x) : beyond(name)];
   const OF_BOTH = { // of torch, and methods
-    ...changed({ exp, expm1, log, log1p, sqrt, sin, cos, sinh, cosh, tanh,
-      sigmoid: x => 1 / (1 + exp(-x)), reciprocal: x => 1 / x }, toFloat),
-    ...changed({ abs: Math.abs, square: x => x * x, relu: x => x < 0 ? 0 : x,
-      sign: x => x > 0 ? 1 : x < 0 ? -1 : 0 }, (f, name) =>
-      ["x", x => x.dtype === "bool" ? beyond(name) : alike(f)(x)]),
-    ...changed({ lt: "<", le: "<=", gt: ">", ge: ">=" }, op => ["x other", (a, b) => operated(op, a, b)]),
+    ...changed({ exp, expm1, log, log1p, sqrt, sin, cos, cosh, tanh, abs,
+      sigmoid: x => 1 / (1 + exp(-x)), square: x => x * x,
+      relu: x => x < 0 ? 0 : x, sign: x => x > 0 ? 1 : x < 0 ? -1 : 0 }, ofEach),
     ...changed({ add: "+", sub: "-", mul: "*", div: "/", pow: "**" }, (op, name) => // or torch.div(1, x)
       ["one other", (a, b) => isTensor(a) || isTensor(b) ? operated(op, a, b) : beyond(name)]),
     matmul: ["x tensor", matmul],
-    ...changed({ maximum: Math.max, minimum: Math.min,
-      logaddexp: (a, b) => Math.max(a, b) + log1p(exp(-Math.abs(a - b))) }, f => ["x tensor", (a, b) => alike(f)(a, b)]),
-    sum: ["x dim keepdim", (x, ...along) => summed(x.dtype === "bool" ? operated("*", 1, x) : x, ...along)],
+    logaddexp: ["x tensor", (x, other) =>
+      elementwise((a, b) => Math.max(a, b) + log1p(exp(-abs(a - b))), common(x, other), x, other)],
+    sum: ["x dim keepdim", summed],
     mean: ["x dim keepdim", (x, ...along) => {
-      const all = summed(isFloat(x) ? x : beyond("mean"), ...along);
+      const all = summed(x, ...along);
       return operated("/", all, x.data.length / all.data.length);
     }],
     clamp: ["x min max", clamped],
-    clip: ["x min max", clamped],
+    nan_to_num: ["x nan", (x, nan = 0) => x.data.some(n => abs(n) === Infinity) ? beyond("nan_to_num")
+      : where(operated("==", x, x), x, filled(x, nan))],
+    t: ["x", turned],
+    transpose: ["x one other", (x, ...dims) => dimsOf(x.shape, dims) && turned(x)],
     masked_fill: ["x mask value", (x, mask, value) => where(mask, filled(x, value), x)],
-    nan_to_num: ["x nan", (x, nan = 0) => isFloat(x) && isNumber(nan) && !x.data.includes(Infinity) && !x.data.includes(-Infinity)
-      ? elementwise(n => Number.isNaN(n) ? nan : n, x.dtype, x) : beyond("nan_to_num")],
-    neg: ["x", negated],
-    t: ["x", x => x.shape.length > 2 ? beyond("t") : PROPERTIES.T(x)],
-    transpose: ["x dim0 dim1", transposed],
-    permute: ["x *", permuted],
     reshape: ["x *", reshaped],
     unsqueeze: ["x dim", unsqueezed],
     flip: ["x *", (x, dims) => dims.length ? dimsOf(x.shape, dims).reduce((all, dim) =>
       picked(all, dim, range(x.shape[dim]).reverse()), x) : beyond("flip")],
     roll: ["x shifts dims", rolled],
-    chunk: ["x count dim", (x, count, dim = 0) =>
-      parted(x, Math.ceil(x.shape[dimOf(x.shape, dim)] / count), dim)],
-    split: ["x each dim", parted],
-    numel: ["x", x => x.data.length],
-    clone: ["x", x => x],
-    mm: ["x tensor", (a, b) => a.shape.length === 2 && b.shape.length === 2 ? matmul(a, b) : beyond("mm")],
+    chunk: ["x count", (x, count) => parted(x, isInt(count) ? Math.ceil(x.shape[0] / count) : count)],
+    split: ["x each", parted],
+    mm: ["x tensor", (a, b) => a.shape.length + b.shape.length < 4 ? beyond("mm") : matmul(a, b)],
   };
-  const { relu, sigmoid, tanh: hyperbolic } = OF_BOTH;
   const FUNCTIONS = {
     torch: { __proto__: null, ...OF_BOTH,
       where: ["mask one other", where],
-      ones_like: ["x", x => filled(x, 1)],
-      zeros_like: ["x", x => filled(x, 0)],
+      ...changed({ ones_like: 1, zeros_like: 0 }, n => ["x", x => filled(x, n)]),
       full_like: ["x value", filled],
       cat: ["all dim", joined],
       stack: ["all dim", (all, dim = 0) => joined(all.map(x => unsqueezed(x, dim)), dim)],
@@ -260,21 +234,21 @@ const evaluated = (() => {
     "torch.nn": { __proto__: null },
     method: { __proto__: null, ...OF_BOTH,
       where: ["one mask other", (one, mask, other) => where(mask, one, other)],
-      view: ["x *", (x, sizes) => x.dense ? reshaped(x, sizes) : beyond("view")],
+      // PyTorch's order in memory is known here of what was given, alone
+      view: ["x *", (x, sizes) => x.data.isBuilt ? beyond("view") : reshaped(x, sizes)],
       expand: ["x *", expanded],
       expand_as: ["x tensor", (x, other) => expanded(x, other.shape)],
-      size: ["x dim", (x, dim = null) => dim === null ? x.shape : indexed(x.shape, dim)],
+      size: ["x dim", (x, dim) => indexed(x.shape, dim)],
     },
-    "torch.nn.functional": { __proto__: null, relu, sigmoid, tanh: hyperbolic,
-      softplus: toFloat(x => x > 20 ? x : log1p(exp(x))),
-      logsigmoid: toFloat(x => Math.min(x, 0) - log1p(exp(-Math.abs(x)))),
+    "torch.nn.functional": { __proto__: null, relu: OF_BOTH.relu, sigmoid: OF_BOTH.sigmoid,
+      ...changed({ softplus: x => x > 20 ? x : log1p(exp(x)),
+        logsigmoid: x => Math.min(x, 0) - log1p(exp(-abs(x))) }, ofEach),
     },
   };
   const TENSORS = ["x", "tensor", "mask"]; // parameters that are no numbers
-  const ALIASES = { axis: "dim", keepdims: "keepdim", input: "x", dims: "*", exponent: "other" };
+  const ALIASES = { axis: "dim", dims: "*" };
   const called = (of, name, given) => { // given: [keyword or null, value]
-    const [signature, f] = FUNCTIONS[of][name], names = signature.split(" ");
-    const bound = [];
+    const [signature, f] = FUNCTIONS[of][name], names = signature.split(" "), bound = [];
     for (const [key, value] of given) {
       const n = key ? names.findIndex(one => one === key || one === ALIASES[key]) : bound.length;
       if (n in bound || n < 0) beyond(`${name}(${key}=…)`);
@@ -292,18 +266,10 @@ const evaluated = (() => {
     True: true, False: false, None: null, torch: { path: "torch" }, F: { path: "torch.nn.functional" },
     ...changed({
       len: length,
-      abs: x => isTensor(x) ? OF_BOTH.abs[1](x) : operated("*", x < 0 ? -1 : 1, x),
+      abs: OF_BOTH.abs[1],
       sum: x => range(length(x)).map(row => indexed(x, row)).reduce((a, b) => operated("+", a, b), 0),
       float: x => isNumber(x) ? new Float(x) : beyond("float"),
-      int: x => isNumber(x) ? Math.trunc(x) : beyond("int"),
     }, (f, name) => given => given.length === 1 && !given[0][0] ? f(given[0][1]) : beyond(name)),
-  };
-  const PROPERTIES = {
-    __proto__: null,
-    T: x => permuted(x, range(x.shape.length).reverse()),
-    mT: x => transposed(x, -2, -1),
-    shape: x => x.shape,
-    ndim: x => x.shape.length,
   };
   const attribute = (value, name) => {
     const module = value?.path, path = `${module}.${name}`;
@@ -312,33 +278,27 @@ const evaluated = (() => {
     if (module === "torch") FUNCTIONS["torch.nn.functional"][name] ? wrong("functional", { name }) : beyond(name);
     if (module) beyond(path);
     if (!value?.shape) beyond(`.${name}`);
-    if (PROPERTIES[name]) return PROPERTIES[name](value);
-    if (!FUNCTIONS.method[name]) beyond(name);
-    return given => called("method", name, [[null, value], ...given]);
+    if (name === "shape") return value.shape;
+    if (name === "T" || name === "mT" && value.shape.length === 2) return turned(value);
+    return FUNCTIONS.method[name] ? given => called("method", name, [[null, value], ...given]) : beyond(name);
   };
 
   // ---- The parser: each part becomes a function, to be called when its value is needed.
 
   const TOKEN = /(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[A-Za-z_]\w*|\*\*|\/\/|[<>=!]=|\S/g;
-  const BEGINNING = /^(?!(if|else|and|or|not)$)(\.?\d|\w|[([])/;
+  const BEGINNING = /^(?!(if|else|and|or|not)$)(\.\d|[\w([])/;
   const LEVELS = [["if"], ["or"], ["and"], [], COMPARISONS, ["|"], ["^"], ["&"], ["+", "-"],
     ["*", "/", "//", "@"], [], ["**"], [".", "(", "["]]; // from what binds least
   const PREFIXES = { __proto__: null, // the empty level of each, and what it does
     not: [3, value => !isTrue(value)], "-": [10, negated], "~": [10, inverted] };
   const later = (f, ...parts) => () => f(...parts.map(part => part()));
-  const either = (end, one, other) => () => { // "or" ends at what is true, "and" at what is not
-    const value = one();
-    return isTrue(value) === end ? value : other();
-  };
-  const known = Object.keys({ ...FUNCTIONS.torch, ...FUNCTIONS.method });
+  const choice = (test, one, other) => () => isTrue(test()) ? one() : other();
   return Object.assign((source, given) => {
-    const scope = { __proto__: null, ...NAMES, ...given }, words = source.match(TOKEN) ?? [];
+    const scope = { __proto__: null, ...NAMES, ...given };
+    const found = [...source.matchAll(TOKEN)], words = found.map(([word]) => word);
     let n = 0;
     const takes = (...signs) => signs.includes(words[n]) ? words[n++] : null;
-    const stop = () => {
-      const left = words.slice(n).join(" ").replace(/ ?([.()[\]]) ?/g, "$1");
-      beyond(left || source.trim(), { isSyntax: true });
-    };
+    const stop = () => beyond(source.slice(found[n]?.index), { isSyntax: true });
     const separated = (part, close) => {
       const parts = [];
       while (!takes(close)) {
@@ -375,16 +335,14 @@ const evaluated = (() => {
       }
       // what is wrong in an argument is said first
       if (sign === "(") return later((...all) => all.pop()(all), ...separated(argument, ")"), left);
-      if (sign === "[") return later(indexed, left, ...separated(subscript, "]"));
+      if (sign === "[") return takes("]") ? stop() : later(indexed, left, ...separated(subscript, "]"));
       const right = expression(sign === "**" ? level - 1 : level + 1); // 2 ** -x
-      if (sign === "or" || sign === "and") return either(sign === "or", left, right);
-      if (sign === "if") {
-        const other = takes("else") ? expression() : stop();
-        return () => isTrue(right()) ? left() : other();
-      }
+      if (sign === "or") return choice(left, left, right);
+      if (sign === "and") return choice(left, right, left);
+      if (sign === "if") return choice(right, left, takes("else") ? expression() : stop());
       const result = () => operated(sign, left(), right());
       const next = COMPARISONS.includes(sign) && takes(...COMPARISONS); // a < b < c is a < b and b < c
-      return next ? either(false, result, continued(right, next, level)) : result;
+      return next ? choice(result, continued(right, next, level), result) : result;
     };
     const expression = (least = 0) => { // of operators that bind so much, or more
       const [binds, f] = PREFIXES[words[n]] ?? [];
@@ -397,5 +355,6 @@ const evaluated = (() => {
     };
     const line = expression();
     return n < words.length ? stop() : line();
-  }, { Beyond, Wrong, Tensor, isTensor, isNumber, said, known });
+  }, { Beyond, Wrong, Tensor, isTensor, isNumber, said,
+    known: Object.keys({ ...FUNCTIONS.torch, ...FUNCTIONS.method }) });
 })();

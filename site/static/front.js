@@ -38,7 +38,7 @@ const setUpSlope = front => {
   };
   slider.addEventListener("input", show);
   const draw = (line, mark, said) => {
-    const isOwn = line !== form.querySelector("input").defaultValue; // whose curve is there already
+    const isOwn = line !== form.querySelector("textarea").defaultValue; // whose curve is there already
     const slopes = inFloat32(line, RANGE), halved = inFloat32(line, RANGE, 0.5);
     let path = "", pen = "M";
     for (const [n, y] of (isOwn && slopes || []).entries()) {

@@ -87,9 +87,10 @@ const letBreak = () => {
     link.innerHTML = link.innerHTML.replace(/([_.(](?=[a-z_])|(?<=[a-z]{2})(?=[A-Z]))(?=[^<>]*(<|$))/g, "$1<wbr>");
 };
 
-// A table or a formula that goes on beyond the edge says so, and the keyboard reaches it.
+// A table, a formula or the front page's code that goes on beyond the edge says so, and the keyboard
+// reaches it.
 const letScroll = () => {
-  const all = document.querySelectorAll(".pst-scrollable-table-container, mjx-container");
+  const all = document.querySelectorAll(".pst-scrollable-table-container, mjx-container, .pair pre");
   const mark = one => {
     one.classList.toggle("goes-on", one.scrollLeft + one.clientWidth < one.scrollWidth - 4);
     if (one.scrollWidth > one.clientWidth) one.tabIndex = 0;

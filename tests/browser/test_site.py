@@ -312,7 +312,10 @@ def test_the_front_page_is_alive(page, site, folder, name):
     page.set_viewport_size({"width": 390, "height": 900})
     page.goto(site + name)
     slider = page.locator("#x")
-    field, said = page.locator(".slope form input"), page.locator(".slope form output")
+    field, said = (
+        page.locator(".slope form textarea"),
+        page.locator(".slope form output"),
+    )
     expect(said).to_contain_text("x = 88.7")  # of the line that stands there
     for x, theirs, ours in (("0", "0.500000", "0.500000"), ("100", "nan", "1.00000")):
         slider.fill(x)
@@ -374,9 +377,31 @@ def test_a_drill_is_judged_on_a_page(page, site, folder):
     expect(page.locator(".in-fields")).to_be_hidden()
     form = page.locator("form.attempt").nth(1)
     for line, mark in (("g.roll(1, 0)", "✗ 3.b"), ("g.roll(-1, 0)", "✓ 3.b")):
-        form.locator("input").fill(line)
-        form.locator("input").press("Enter")
+        form.locator("textarea").fill(line)
+        form.locator("textarea").press("Enter")
         expect(form.locator("output")).to_contain_text(mark)
+
+
+@pytest.mark.parametrize("grows_by_itself", [True, False])
+def test_on_a_phone_a_long_line_is_seen_to_its_end(page, site, grows_by_itself):
+    if not grows_by_itself:  # as in a browser without field-sizing
+        page.add_init_script("CSS.supports = () => false")
+    for name in ("index.html", "notebooks/03_mul_constant.html"):
+        show(page, site, name, width=390)
+        if not grows_by_itself:
+            page.add_style_tag(
+                content="form textarea { field-sizing: fixed !important }"
+            )
+        form = page.locator("form.attempt").last
+        field = form.locator("textarea")
+        line = " + ".join(["g"] * 40)
+        field.fill(line.replace(" + ", " +\n"))  # pasted
+        expect(field).to_have_value(line)
+        hidden = "f => [f.scrollHeight - f.clientHeight, f.scrollWidth - f.clientWidth]"
+        assert max(field.evaluate(hidden)) <= 0
+        assert field.evaluate("f => f.clientHeight") > 80
+        field.fill("")
+        assert field.evaluate("f => f.clientHeight") < 50
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -388,8 +413,8 @@ def test_the_first_exercise_is_judged_on_a_page(page, site, folder):
         ("3 * x", "3 * x"),  # which is not saved
         ("return 3 * grad_output", "✓ 0.1"),
     ):
-        form.locator("input").fill(line)
-        form.locator("input").press("Enter")
+        form.locator("textarea").fill(line)
+        form.locator("textarea").press("Enter")
         expect(form.locator("output")).to_contain_text(mark)
 
 
@@ -485,6 +510,26 @@ def test_on_a_phone_the_rows_of_19_are_cards(page, site):
     assert tables.count() > 9 and tables.evaluate_all(wide) == 1  # the matrix
     steps = page.locator("nav.bar a:has(span)").all_inner_texts()
     assert steps == ["← Previous", "Next →"]
+
+
+@pytest.mark.parametrize("width", [1440, 1000, 769, 768, 390])
+def test_the_head_of_19_s_matrix_stays(page, site, width):
+    show(page, site, "notebooks/19_which_way.html", width=width)
+    matrix = page.locator("table.matrix")
+    matrix.evaluate("table => table.parentElement.scrollIntoView({ block: 'center' })")
+    matrix.locator("td").last.evaluate(
+        "cell => cell.scrollIntoView({ block: 'nearest' })"
+    )
+    for there in (
+        matrix.locator("th").last,
+        matrix.locator("tr").last.locator("td").first,
+    ):
+        expect(there).to_be_in_viewport()
+    edge = "one => one.getBoundingClientRect()"
+    head = matrix.locator("th").last.evaluate(f"{edge}.top")
+    assert head > page.locator("nav.bar").evaluate(f"{edge}.bottom") - 1
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(wide) <= 0
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

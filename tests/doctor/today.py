@@ -1493,3 +1493,35 @@ class ReplacedInPlace(Function):
         for t in range(len(g)):
             gw.copy_(g[t])
         return g * x.cos(), gw
+
+
+# --- in another direction, or in another order ----------------------------------------
+
+
+def spun(x):
+    """Pairs of features, spun by the number of the pair."""
+    a, b = x.chunk(2, -1)
+    angle = torch.arange(a.shape[-1], dtype=x.dtype)
+    cos, sin = angle.cos(), angle.sin()
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+wrong(
+    "TurnedTwice", "jacobian-transposed", f64((5, 6, 4)), spun, lambda g, x: spun(g)
+)
+wrong(
+    "HeadsAsTheyLie",
+    "grad-output-scaled",
+    matrix,
+    lambda x: x.unflatten(-1, (2, -1)).transpose(-2, -3).exp(),
+    lambda g, x: g.reshape(x.shape) * x.exp(),
+    "permuted by permute(1, 0, 2) and reshaped back before.",
+)
+wrong(
+    "GroupsInAnotherOrder",
+    "grad-output-scaled",
+    matrix,
+    lambda x: x.repeat_interleave(2, 0),
+    lambda g, x: g.unflatten(0, (2, -1)).sum(0),
+    "along dimension 0, transposed and joined before.",
+)

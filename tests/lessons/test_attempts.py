@@ -56,6 +56,9 @@ RIGHT = [
     ("4.a", "torch.div(-1, 1 / y**2) * g"),
     ("13.a", "g.where(x.abs() < 1, 0)"),
     ("3.a", "g[[3, 2, 1, 0]]"),
+    ("2.a", "G.mT @ X"),
+    ("2.a", "G.transpose(0, 1) @ X"),
+    ("13.a", "g.masked_fill(x.abs() >= 1, 0)"),
 ]
 WRONG = [
     ("1.a", "g * w - g"),
@@ -105,6 +108,14 @@ REFUSED = [
     ("3.a", "torch.flip(g, 0)"),
     ("13.a", "+(x.abs() < 1) * g"),
     ("13.a", "torch.maximum(g)"),
+    ("3.c", "g.chunk(2.0)[0]"),
+    ("3.c", "g[]"),
+    ("13.a", "g * x.clamp()"),
+    ("13.a", "(g * 1).view(-1, 3)"),  # the page has a part of what these know
+    ("13.a", "g * (x > 0).sum()"),
+    ("13.a", "g * x.clamp(None, 1)"),
+    ("13.a", "g * x.sum(dim=(0, 0))"),
+    ("13.a", "g * ((x > 0) + (x < 1))"),
 ]
 FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "grad_output * (1 + torch.tanh(x / 2)) / 2": "✓",
@@ -222,6 +233,7 @@ def test_other_lines_are_judged_alike_or_refused():
 def test_what_only_the_course_can_run_is_refused():
     for page, (_, line) in zip(said_by_a_page(REFUSED), REFUSED, strict=True):
         assert page.startswith("○") and "run it in the course" in page, line
+        assert "meant?" not in page, line  # of a name that it knows
     (unknown,) = said_by_a_page([("4.a", "-g / x**2")])
     assert (
         unknown

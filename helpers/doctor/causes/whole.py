@@ -369,15 +369,21 @@ def shifted(wrong):
     "jacobian-transposed",
     "The gradient of {x} is the Jacobian times grad_output; the transposed Jacobian "
     "belongs there.",
-    look="the transpose of the matrix that multiplies grad_output",
+    look="the transpose of what multiplies grad_output; a rotation is turned back",
 )
 def jacobian_transposed(wrong):
-    if wrong.jacobians:
-        given, expected, limit = wrong.jacobians
-        square = (
-            given.shape[0] == given.shape[1] and (given - expected).abs().max() > limit
-        )
-        return {} if square and (given - expected.mT).abs().max() <= limit else None
+    if wrong.here.is_complex or wrong.here.x.numel() != wrong.here.y.numel():
+        return
+
+    def holds(here):
+        for v, given, limit in zip(here.vs, here.given, here.limit, strict=True):
+            slope = here.point.slopes(here.i, v.reshape(here.shape))[here.o]
+            off = (given - slope.value).abs()[here.elements]
+            if (off > limit + 10 * slope.error[here.elements]).any():
+                return False
+        return True
+
+    yield {}, holds
 
 
 @cause(
@@ -404,7 +410,8 @@ def grad_output_transformed(wrong):
 
         if wrong.steady is None:  # or it is the same for every grad_output
             yield {"how": _(how).format(name=name)}, holds
-    for how, there in (*flips(wrong.here.y.shape), *transposes(wrong.here.y.shape)):
+    shape = wrong.here.y.shape
+    for how, there in (*flips(shape), *transposes(shape), *regroups(shape)):
         yield (
             {"how": how},
             lambda here: here.fits(here.vjp(v.reshape(-1)[there]) for v in here.vs),
@@ -443,3 +450,20 @@ def transposes(shape):
         if order != dims:
             there = places(given).permute(order).reshape(-1)
             yield how.format(given=given, order=order), there
+            if given != tuple(shape):
+                how = _("permuted by permute{order} and reshaped back")
+                there = places(shape).permute(order).reshape(-1)
+                yield how.format(order=order), there
+
+
+def regroups(shape):
+    """The same, where a dimension holds groups, and their order is another."""
+    for d, n in enumerate(shape):
+        for a in range(2, n):
+            if n % a == 0:
+                groups = places(shape).unflatten(d, (a, n // a))
+                how = _(
+                    "viewed as {a} × {b} along dimension {d}, transposed and joined"
+                )
+                there = groups.transpose(d, d + 1).reshape(-1)
+                yield how.format(a=a, b=n // a, d=d), there

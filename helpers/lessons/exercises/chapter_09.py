@@ -253,7 +253,7 @@ EXERCISE_2 = Exercise(
             constants=((0.5,), (1.5,), (0.0,), (2.7,)),
             names="limit",
             numbers={
-                "at x = ±limit": torch.tensor([-1.5, -0.5, 0.5, 1.5, 0.3]).double()
+                "at x = ±limit": torch.tensor([-1.5, -0.5, 0.0, 0.5, 1.5]).double()
             },
         ),
     ),

@@ -36,7 +36,12 @@ SCORES = {
     N_("where the first piece has the larger scores"): (
         random(5, 8) - torch.arange(8),
     ),
-    N_("with scores of very different size"): (300 * random(5, 8),),
+    N_("where each row's largest score is in another piece, and far from the rest"): (
+        300
+        * (
+            random(5, 8) + torch.outer(torch.tensor([1, -1, 1, -1, 1]), torch.arange(8))
+        ),
+    ),
 }
 
 
@@ -211,6 +216,28 @@ def _uses_lse(attempt):
         )
 
 
+def _numbers(tensor):
+    return ", ".join(f"{number:.4g}" for number in tensor.flatten().tolist())
+
+
+def _holds_far_scores(attempt):
+    q, k, v, grad_output = (
+        torch.tensor(column, dtype=torch.float64)[:, None]
+        for column in ([1e3, -1e5, 1e3], [0, 1], [1, 2], [1, 2, 3])
+    )
+    hidden = torch.tensor([[False, True], [True, False], [False, False]])
+    far = grad_output, q, k, v, hidden, *_out_and_lse(q, k, v, hidden)
+    for name, given, right in zip(
+        "qkv", attempt(*copies(far)), attention_backward(*far), strict=True
+    ):
+        if not alike(given, right):
+            yield _(
+                "where scores are 1,000 apart, or a row's are all below -10,000, the "
+                "gradient of `{name}` is {given}, where {right} is right. Take `lse` off "
+                "before the exponential, and hide with -inf."
+            ).format(name=name, given=_numbers(given), right=_numbers(right))
+
+
 EXERCISE_2 = Exercise(
     number="20.2",
     reference=attention_backward,
@@ -220,7 +247,7 @@ EXERCISE_2 = Exercise(
         ({".masked_fill(hidden, -torch.inf)": ""}, "`hidden` is not used"),
         ({"torch.exp(scores - lse)": "scores.softmax(-1)"}, "`lse` is not used"),
         ({"P.mT @ grad_output": "P.mT @ grad_output, None"}, "it returns 4 results"),
-        ({"scale * dS @ k": "dS @ k"}, "The gradient of `q`"),
+        ({"-torch.inf": "-100.0"}, "all below -10,000"),
     ],
     like=attended,
     inputs=(
@@ -232,7 +259,7 @@ EXERCISE_2 = Exercise(
         ),
     ),
     kind=[_three_without_a_usual_slip],
-    properties=[_uses_lse],
+    properties=[_uses_lse, _holds_far_scores],
     success="three gradients from one number a row, and one more. No softmax was "
     "needed.",
     hints=(
@@ -313,12 +340,19 @@ def _keeps_nothing_twice(attempt):
 
 def _holds_far_numbers(attempt):
     x = torch.tensor([[0.0, 2000.0], [-2000.0, 0.0]], dtype=torch.float64)
+    x.requires_grad_()
     given, right = attempt.apply(x, 1.0), F.log_softmax(x, -1)
-    if not alike(given, right):
+    if not alike(given.detach(), right.detach()):
         yield _(
             "for elements that are 2,000 apart the output is {given:.4g}, where "
             "{right:.4g} is right: the exponential of one overflows, or is 0."
         ).format(given=given[0, 0].item(), right=right[0, 0].item())
+    (given,), (right,) = (grad(y[:, 0].sum(), x) for y in (given, right))
+    if not alike(given, right):
+        yield _(
+            "for elements that are 2,000 apart the gradient is {given}, where {right} "
+            "is right: the exponential of one overflows."
+        ).format(given=_numbers(given), right=_numbers(right))
 
 
 EXERCISE_3 = Exercise(
@@ -344,7 +378,7 @@ EXERCISE_3 = Exercise(
         ),
     ],
     like=lambda x, temperature: F.log_softmax(x / temperature, -1),
-    inputs=(Inputs(shapes="N D", constants=((0.5,), (3.0,)), names="temperature"),),
+    inputs=(Inputs(shapes="N C D", constants=((0.5,), (3.0,)), names="temperature"),),
     order=2,
     properties=[
         keeps_only("inputs", random(100, 200), 0.5),
