@@ -1506,9 +1506,7 @@ def spun(x):
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
-wrong(
-    "TurnedTwice", "jacobian-transposed", f64((5, 6, 4)), spun, lambda g, x: spun(g)
-)
+wrong("TurnedTwice", "jacobian-transposed", f64((5, 6, 4)), spun, lambda g, x: spun(g))
 wrong(
     "HeadsAsTheyLie",
     "grad-output-scaled",

@@ -222,8 +222,8 @@ def omissions(path, paths, notebook, readme):
             yield "end its row in README.md with `| to look up | – |`"
     elif not minutes or not needed:
         yield (
-            "say in the first cell `**You need** …` and `**It takes** about 30 minutes for the core, "
-            "and 20 for the exercises`"
+            "say in the first cell `**You need** …` and `**It takes** about 30 minutes "
+            "for the core, and 20 for the exercises`"
         )
     else:
         builds_on = ", ".join(re.findall(r"\]\((\d\d)_", needed[1])) or "–"
