@@ -216,7 +216,9 @@ class Derivation:
         elsewhere = [s for n in self.tape.inputs for s in n.shape[1:]]
         free = len(first) > 1 and pattern.step.get(first[0]) == 1
         if free and first[0] not in elsewhere:
-            found = [self.sized({}, lead) for lead in ((2, first[0]), (2, 3, first[0]))]
+            # No two are equal, or a size may stand in the place of another.
+            a, b = [n for n in range(2, len(sizes) + 4) if n not in sizes][:2]
+            found = [self.sized({}, lead) for lead in ((a, first[0]), (a, b, first[0]))]
             if all(map(self.same, found)):
                 pattern.lead = len(first)
                 tried += found
