@@ -423,6 +423,7 @@ def context(builder, folder, readme, chapters):
     words = WORDS[folder]
     of_readme = _of_readme(builder, readme)
     cards, through = _chapters(folder, chapters)
+    name, hours, numbers = through[0]
     look_up = next(d for d, title in chapters if title.startswith("19"))
     nineteen, *kernels = _addresses(builder, cards, [("19", "w01"), *KERNELS])
     return (
@@ -443,6 +444,7 @@ def context(builder, folder, readme, chapters):
                 for title, numbers in parts(folder)
             ],
             "through": through,
+            "afternoon": (name, hours, [cards[n] for n in numbers.split()]),
             "rows": [*_chapter_rows(folder, cards), *_rows(builder, look_up)],
             "kernels": zip(words["kernels"], kernels, strict=True),
             "message": MESSAGE,

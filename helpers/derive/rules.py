@@ -193,6 +193,8 @@ def power(node, g, tape):
     if isinstance(b, type(node)):
         raise Refused("`pow` with a tensor as exponent: write exp(b * log(a))")
     plain = None if "_" in tape.text(b) else tape.plain(b)
+    if plain is None:  # at 0, 0 * 0 ** -1 is nan
+        tape.guards[f"({tape.text(b)} == 0)"] = tape.plain(b) == 0
     slope = {1: "1", 2: f"{a}"}.get(plain) or f"{a} ** {tape.text(b - 1)}"
     return [(a, f"{tape.text(b)} * {g} * {slope}")]
 

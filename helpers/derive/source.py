@@ -47,6 +47,11 @@ def definition(function):
         argument.annotation = None
     tree.returns, tree.decorator_list = None, []
     ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.While):
+            raise Refused(
+                f"line {node.lineno}: `while` may not end for other values: write `for`"
+            )
     return tree, textwrap.dedent("\n".join(body)), above
 
 
@@ -231,7 +236,8 @@ class Pattern:
         self.others = []  # pairs of {size: another}, and the walks there
         sizes = dict.fromkeys(s for node in tape.inputs for s in node.shape if s > 1)
         # Without letters, all sizes are those of the example.
-        letters = [x for x in "NDKMLHPQRSTUVWXYZ" if x not in tape.code.co_varnames]
+        taken = tape.code.co_varnames + tape.code.co_names
+        letters = [x for x in "NDKMLHPQRSTUVWXYZ" if x not in taken]
         self.letters = {} if tape.exact else dict(zip(sizes, letters, strict=False))
 
     def size(self, size):
@@ -273,7 +279,6 @@ class Pattern:
             row = f'"{node.name}", {node.name}, {self.shape(node.shape)}, {dtype}'
             rows.append(f"({row}),")
         out = [f"{', '.join(seen)} = {', '.join(seen.values())}"] * bool(seen)
-        out += CHECK.format(rows=indented(rows, 4)).splitlines()
         fixed = {n: v for n, v in self.constants.items() if n not in self.free}
         bad = [
             f"{n} {'is not' if isinstance(v, ALONE) else '!='} {shown(v)}"
@@ -305,4 +310,5 @@ class Pattern:
         tests[f"torch.is_autocast_enabled({first.name}.device.type)"] = "under autocast"
         for test, words in tests.items():
             out += [f"if {test}:", f'    raise ValueError("not derived {words}")']
-        return out
+        # Its names may be those of arguments, which nothing asks for after it.
+        return out + CHECK.format(rows=indented(rows, 4)).splitlines()

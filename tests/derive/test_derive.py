@@ -430,6 +430,21 @@ def of_rank(x):
     return x * 2 if len(x.shape) < 5 else x * 3
 
 
+D = 6
+
+
+def up_to(x):
+    return x * 2 if x.shape[1] <= D else x * 3
+
+
+def of_a_tensor(tensor, w):
+    return (tensor * 2 if tensor.shape[0] > 2 else tensor * 3) * w.sum()
+
+
+def powers(x, gamma):
+    return (1 - x) ** (gamma - 1)
+
+
 def times(x, N):
     return x * N
 
@@ -451,6 +466,9 @@ def switched(x, on=False):
         (as_many, (torch.ones(5, 6).double(),), (torch.ones(7, 6), torch.ones(5, 6))),
         (of_rank, (), (torch.ones(2, 2, 2, 4, 6),)),
         (times, (4,), (torch.ones(2, 6), 2)),
+        (up_to, (), (torch.ones(4, 7),)),
+        (of_a_tensor, (torch.ones(5).double(),), (torch.ones(2, 6), torch.ones(5))),
+        (powers, (3.0,), (torch.ones(4, 6), 1.0)),
         (without, (1.0,), (torch.ones(4, 6), None)),
         (switched, (False,), (torch.ones(4, 6), 0)),
         (scaled, (2.0,), (torch.ones(4, 6), torch.ones(()))),
@@ -604,6 +622,12 @@ def repeats(x):
     return x
 
 
+def waits(x, step=0.5):
+    while step < 1:
+        x, step = torch.sin(x), step + step
+    return x
+
+
 def swallows(x):
     try:
         return torch.sort(x)[0]
@@ -634,6 +658,7 @@ def itself(x):
         (changes, "in place"),
         (decides, "`bool`: not in the table"),
         (repeats, "8 rounds"),
+        (waits, "`while` may not end"),
         (swallows, "`sort`: not in the table"),
         (of_dtype, "float32"),
         (itself, "an output is an input"),
