@@ -5,7 +5,7 @@ import re
 
 import torch
 
-from .rules import BROADCASTS, SCALAR, gradients
+from .rules import BROADCASTS, SCALAR, Refused, gradients
 from .simple import AS_IS, AsIs, Simple, broken, pretty
 from .tape import SCOPE
 
@@ -72,6 +72,12 @@ class Backward:
 
     def step(self, source):
         """The id of what computes `source`; of the one that is there, if there is one."""
+        if match := re.fullmatch(r"(_\d+)\.squeeze\((.+)\)", source):
+            # Dimensions that a sum kept, and that are dropped now, it need not keep.
+            summed, rank = self.steps.get(match[1], ""), self.values[match[1]].dim()
+            kept = re.fullmatch(r"(.+\.sum\()(.+), keepdim=True\)", summed)
+            if kept and places(kept[2], rank) == places(match[2], rank):
+                return self.step(f"{kept[1]}{kept[2]})")
         if not IDS.fullmatch(source) and source not in self.made:
             step = self.made[source] = self.new(self.value(source))
             self.steps[step] = source
@@ -94,12 +100,18 @@ class Backward:
                 self.call(g, f"grad_{node.name}")
             self.results[node] = g
             return
-        for argument, source in gradients(node, g, self.tape):
-            if isinstance(argument, type(node)) and argument.value.requires_grad:
-                step = self.fit(self.emit(source), argument, node)
-                if argument.name:
-                    self.hints[step] = f"grad_{argument.name}_from_{node.op}"
-                self.parts.setdefault(argument, []).append(step)
+        try:
+            for argument, source in gradients(node, g, self.tape):
+                if isinstance(argument, type(node)) and argument.value.requires_grad:
+                    step = self.fit(self.emit(source), argument, node)
+                    if argument.name:
+                        self.hints[step] = f"grad_{argument.name}_from_{node.op}"
+                    self.parts.setdefault(argument, []).append(step)
+        except Refused as reason:
+            raise Refused(f"line {node.line}: {reason}") from None
+        except Exception as error:  # of PyTorch, or of a call in another form
+            why = f"`{node.op}`: called in a way that has no rule ({error})"
+            raise Refused(f"line {node.line}: {why}") from error
 
     def total(self, node, whole=True):
         """The sum of what arrived, so that a tensor used twice gets both."""
@@ -279,6 +291,12 @@ OPS = {
     "Lt": "mask _below_ mask",
     "LtE": "mask _up_to_ mask",
 }
+
+
+def places(dims, rank):
+    """The dimensions that a text names, from the first."""
+    dims = ast.literal_eval(dims)
+    return {d % rank for d in (dims if isinstance(dims, tuple) else (dims,))}
 
 
 class Emit(ast.NodeTransformer):

@@ -43,7 +43,8 @@ def derive(function, *arguments, save=(), jvp=False):
         raise Refused("jvp with save: what is saved has no tangent")
     code = function.__code__
     for name in (*code.co_varnames, *code.co_names):
-        if re.fullmatch(r"_\d+|ctx|need", name):
+        is_own = name in code.co_varnames and name in ("torch", "F", "math")
+        if is_own or re.fullmatch(r"_\d+|ctx|need", name):
             raise Refused(f"`{name}` is a name that derive uses: choose another")
     bound = inspect.signature(function).bind(*arguments)
     bound.apply_defaults()

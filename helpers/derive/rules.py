@@ -91,7 +91,6 @@ WHOLE = table("""
     expand_as: g
     flatten: g.reshape(SIZES)
     flip: g.flip(REST)
-    gather: torch.zeros_like(a).scatter_add(REST, g) | - | -
     mT: g.mT
     reshape: g.reshape(SIZES)
     squeeze: g.unsqueeze(REST)
@@ -106,7 +105,7 @@ WHOLE = table("""
 # Without a gradient. What draws random numbers, or reads a tensor's numbers, is nowhere.
 CONSTANT = set(
     "arange detach eq eye full full_like ge gt le linspace logical_and logical_not "
-    "logical_or lt ne ones ones_like zeros zeros_like invert".split()
+    "logical_or lt ne ones ones_like zeros zeros_like and or xor invert".split()
 )
 
 OTHERS = {}
@@ -203,8 +202,10 @@ def power(node, g, tape):
 def negative_part(node, g, tape):
     names = dict(alpha=1.0) if node.op == "elu" else dict(negative_slope=0.01)
     a, (slope,) = node.args[0], map(tape.text, options(node, **names).values())
-    sign, below = (">=", f"({node} + {slope})") if node.op == "elu" else (">", slope)
-    return [(a, f"torch.where({a} {sign} 0, {g}, {g} * {below})")]
+    sign = ">"
+    if node.op == "elu":  # at 0, its second derivative is 0 in PyTorch
+        sign, slope = ">=", f"({slope} * torch.exp({a}.clamp(max=0)))"
+    return [(a, f"torch.where({a} {sign} 0, {g}, {g} * {slope})")]
 
 
 @rule("clamp")
@@ -287,7 +288,7 @@ def einsum(node, g, tape):
 
 @rule("transpose", "permute")
 def transpose(node, g, tape):
-    a, dims = node.args[0], node.args[1:]
+    a, *dims = *node.args, *node.kwargs.values()
     if node.op == "permute":
         dims = dims[0] if isinstance(dims[0], tuple) else dims
         order = sorted(range(len(dims)), key=lambda i: dims[i] % len(dims))
@@ -316,6 +317,12 @@ def pieces(node, g, tape):
     ]
 
 
+@rule("gather")
+def gather(node, g, tape):
+    a, (dim, index) = node.args[0], options(node, dim=0, index=None).values()
+    return [(a, f"torch.zeros_like({a}).scatter_add({dim}, {index}, {g})")]
+
+
 @rule("roll")
 def roll(node, g, tape):
     shifts, dims = options(node, shifts=None, dims=None).values()
@@ -341,12 +348,12 @@ def getitem(node, g, tape):
         k for k, i in enumerate(index) if i is not ... and i not in (None, slice(None))
     ]
     new = [k for k, i in enumerate(index) if i is None]
-    if len(taken) + len(new) != 1:
+    if len(taken) + bool(new) != 1:
         raise Refused("an index that does two things at once: index twice")
-    (k,) = taken or new
-    dim = k - len(index) if ... in index[:k] else k
+    dims = [k - len(index) if ... in index[:k] else k for k in taken or new]
+    (k, *_), (dim, *_) = taken or new, dims
     if new:
-        return [(a, f"{g}.squeeze({dim})")]
+        return [(a, f"{g}.squeeze({tuple(dims) if len(dims) > 1 else dim})")]
     if not isinstance(index[k], slice):
         return [
             (a, f"torch.select_scatter({zeros}, {g}, {dim}, {tape.text(index[k])})")

@@ -159,7 +159,11 @@ def write(function, walks, pattern, kept):
         store.insert(0, f"{listed(names)} = inputs")
     out, check = ONCE.splitlines() * bool(saved), indented(pattern.check(), 4)
     if keep:
-        out.append(f"{listed(keep)} = ctx.saved_tensors")
+        arriving = {
+            n.name: backward.names[str(n)] for n in saved
+        }  # it may be bound again
+        arriving = listed([arriving.get(name, name) for name in keep])
+        out.append(f"{arriving} = ctx.saved_tensors")
     results = {
         n.name: backward.results[n] for n in tape.inputs if n in backward.results
     }
@@ -266,19 +270,24 @@ class Pattern:
 
     def check(self):
         """The lines of a function that refuses what the derivation does not hold for."""
-        first, seen, rows = self.tape.inputs[0], {}, []
+        first, seen, rows, ranks, out = self.tape.inputs[0], set(), [], [], []
         for node in self.tape.inputs:
-            for k, size in enumerate(node.shape):
-                index = k - len(node.shape)
-                if self.lead and not k and size == first.shape[0]:
-                    index = f":{index + 1 or None}"
-                if self.size(size) == self.letters.get(size):
-                    seen.setdefault(self.letters[size], f"{node.name}.shape[{index}]")
+            sizes = self.shape(node.shape).strip("(,)").split(", ")
+            known = [not s.strip("*").isalpha() or s.strip("*") in seen for s in sizes]
+            new = [
+                ("*_" if s[:1] == "*" else "_") if old else s
+                for s, old in zip(sizes, known, strict=True)
+            ]
+            seen.update(s.strip("*") for s in sizes)
+            if node.shape and not all(known):
+                out.append(f"{listed(new)} = {node.name}.shape")
+                rank = len(node.shape) - ("*" in sizes[0] and self.lead == 1)
+                sign = "<" if "*" in sizes[0] else "!="
+                ranks += [f"{node.name}.dim() {sign} {rank}"] * (rank > 0)
             dtype = node.value.dtype
             dtype = f"{self.moving}.dtype" if dtype.is_floating_point else dtype
             row = f'"{node.name}", {node.name}, {self.shape(node.shape)}, {dtype}'
             rows.append(f"({row}),")
-        out = [f"{', '.join(seen)} = {', '.join(seen.values())}"] * bool(seen)
         fixed = {n: v for n, v in self.constants.items() if n not in self.free}
         bad = [
             f"{n} {'is not' if isinstance(v, ALONE) else '!='} {shown(v)}"
@@ -298,8 +307,12 @@ class Pattern:
                 known = f"({node.source})" if node.source else node.name
                 guard = re.sub(rf"\b{node}\b", known.removeprefix("ctx."), guard)
             bad.append(ast.unparse(ast.parse(f"not {guard}" if held else guard)))
-        if self.lead > 1:
-            bad.append(f"{first.name}.dim() < {self.lead}")
+        if ranks:
+            words = " or ".join(ranks)
+            out[:0] = [
+                f"if {words}:",
+                f'    raise ValueError("not derived for {words}")',
+            ]
         tests = {" or ".join(bad): f"for {' or '.join(bad)}"} if bad else {}
         tests |= {
             f"type({n}) is not {type(v).__name__}": f"for a {n} that is no {type(v).__name__}"

@@ -27,7 +27,7 @@ SIGNS = dict(
 )
 # What is written otherwise than as a call.
 SPELLED = {op: f"{{}} {sign} {{}}" for op, sign in SIGNS.items()}
-SPELLED["matmul"] = "{} @ {}"
+SPELLED |= {"matmul": "{} @ {}", "and": "{} & {}", "or": "{} | {}", "xor": "{} ^ {}"}
 SPELLED |= {
     "neg": "-{}",
     "invert": "~{}",
@@ -35,6 +35,7 @@ SPELLED |= {
     "T": "{}.T",
     "mT": "{}.mT",
 }
+INSTEAD = {"max": ", but amax and maximum are", "min": ", but amin and minimum are"}
 NOTHING = [("add", [0]), ("mul", [1])]  # as in the first round of a loop
 ATTRIBUTES = {"dim", "dtype", "device", "ndim", "numel", "shape", "size"}
 # What PyTorch's own wrappers add to a call.
@@ -149,6 +150,7 @@ class Node:
 
     def __init__(self, tape, op, source, value, args=(), kwargs=None):
         self.op, self.source, self.value, self.name = op, source, value, None
+        self.line = tape.line
         self.args, self.kwargs, self.pieces = args, kwargs or {}, []
         self.text, self.shape = f"_{len(tape.nodes)}", ()
         tape.nodes.append(self)
@@ -179,10 +181,10 @@ class Tape(TorchFunctionMode):
 
     def __init__(self, function, arguments, at_zero):
         super().__init__()
-        self.at_zero = at_zero
+        self.at_zero, self.line = at_zero, 0
         self.nodes, self.of, self.guards, self.leaks = [], {}, {}, set()
         self.refusal, self.left, self.asked, self.kept = "", False, {}, []
-        self.globals, self.line = function.__globals__, 0
+        self.globals = function.__globals__
         arguments, self.numbers = dict(arguments), {}
         for name, value in arguments.items():
             if isinstance(value, torch.Tensor):
@@ -279,7 +281,9 @@ class Tape(TorchFunctionMode):
         return plain(value) if literal(value) else value
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs, called = kwargs or {}, resolve_name(func) or func.__name__
+        kwargs, called = dict(kwargs or {}), resolve_name(func) or func.__name__
+        if "input" in kwargs and "condition" not in kwargs:
+            args = kwargs.pop("input"), *args
         home, _, name = called.removesuffix(".__get__").rpartition(".")
         op = name.strip("_").replace("truediv", "div")
         if name.endswith("_") and name[0] != "_" or op == "setitem":
@@ -289,7 +293,7 @@ class Tape(TorchFunctionMode):
         if not torch.is_grad_enabled():
             self.refuse("no_grad: write x.detach()")
         if op not in KNOWN | ATTRIBUTES:
-            self.refuse(f"`{op}`: not in the table")
+            self.refuse(f"`{op}`: not in the table{INSTEAD.get(op, '')}")
         given, named = self.node(args), {k: self.node(v) for k, v in kwargs.items()}
         if op in ATTRIBUTES:
             return self.attribute(op, *given)

@@ -52,7 +52,13 @@ def mean_of_rows(x):
     return (flat * flat).sum(1).mean()
 
 
+def biased_scores(x, slopes, scale):
+    inside = (x < 2) & (x > 0.7)
+    return (x + slopes[:, None, None]).masked_fill(inside, 0).exp() * scale
+
+
 FORWARDS += [
+    (biased_scores, ((4, 3, 5), (4,), ())),
     (mean_of_rows, ((2, 3, 4),)),
     (linear_steps, ((3, 4), (5, 4), (5,))),
     (smoothed, ((2, 3, 6), (4, 3, 3), (4,))),
@@ -89,7 +95,7 @@ def elsewhere(shapes):
         yield [tuple(sizes[s] for s in shape) for shape in shapes]
     for factor in (2, 3):
         yield [tuple(factor * s for s in shape) for shape in shapes]
-    yield [(3, *s) if s[0] == shapes[0][0] else s for s in shapes]
+    yield [(3, *s) if s[:1] == shapes[0][:1] else s for s in shapes]
     yield [tuple(1 if draw.random() < 0.4 else s for s in shape) for shape in shapes]
     yield [shape[draw.random() < 0.5 :] for shape in shapes]
 
@@ -381,6 +387,37 @@ def test_saving_an_intermediate_refuses_the_second_derivative():
         gradgradcheck(apply, (x, w))
 
 
+def kernel(x):
+    return F.elu(x) + 1
+
+
+def test_what_is_nearly_zero_keeps_its_digits():
+    apply = built(derive(kernel, *example((4, 6))))
+    x = torch.full((4, 6), -10, dtype=torch.bfloat16, requires_grad=True)
+    given, right = (grad(f(x).sum(), x)[0] for f in (apply, kernel))
+    assert given.allclose(right, rtol=0.01, atol=0)
+
+
+def twice_bound(x, w):
+    hidden = x @ w
+    hidden = hidden.tanh()
+    return hidden.square()
+
+
+def test_a_name_that_is_bound_again_is_saved():
+    apply = built(derive(twice_bound, *example((4, 6), (6, 6)), save=("hidden",)))
+    assert gradcheck(apply, [t.requires_grad_() for t in example((4, 6), (6, 6))])
+
+
+def force(x, F):  # noqa: N803
+    return x * F
+
+
+def test_a_module_s_name_is_no_argument_s():
+    with pytest.raises(Refused, match="`F` is a name that derive uses"):
+        derive(force, *example((4, 6), (4, 6)))
+
+
 def test_what_is_kept_is_counted_in_the_dtype_of_the_example():
     x, w = (t.float() for t in example((4, 6), (6, 6)))
     inputs, autograd = 24 + 36, 24 + 36 + 24  # and the sigmoid
@@ -501,6 +538,10 @@ def keys(Q, K):  # noqa: N803
     return (Q @ K.mT).softmax(-1)
 
 
+def of_labels(x, label):
+    return x.log_softmax(-1).gather(dim=-1, index=label.unsqueeze(-1)).exp()
+
+
 def own_names(x, w):
     grad_x = x * w
     return grad_x.tanh() * w.exp() + x.sin() * grad_x.cos()
@@ -524,6 +565,7 @@ BYTES, HALF = torch.full((4, 6), 200, dtype=torch.uint8), torch.arange(24).view(
         (of_bytes, (BYTES // 50,), (torch.ones(4, 6), BYTES)),
         (hidden_by_infinity, (HALF > 9,), (torch.ones(4, 6), HALF > 9)),
         (keys, example((4, 6)), (torch.ones(4, 6), torch.ones(4, 6))),
+        (of_labels, (HALF[:, 0] % 6,), (HALF.double().sin(), HALF[:, 1] % 6)),
         (own_names, example((4, 6)), (torch.ones(4, 6), torch.ones(4, 6))),
     ],
 )
@@ -628,6 +670,14 @@ def waits(x, step=0.5):
     return x
 
 
+def largest(x):
+    return x.max(-1)[0]
+
+
+def pairwise(x):
+    return x**x
+
+
 def swallows(x):
     try:
         return torch.sort(x)[0]
@@ -659,6 +709,8 @@ def itself(x):
         (decides, "`bool`: not in the table"),
         (repeats, "8 rounds"),
         (waits, "`while` may not end"),
+        (largest, "line [0-9]+: `max`: not in the table, but amax and maximum are"),
+        (pairwise, "line [0-9]+: `pow` with a tensor"),
         (swallows, "`sort`: not in the table"),
         (of_dtype, "float32"),
         (itself, "an output is an input"),
