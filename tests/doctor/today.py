@@ -1523,3 +1523,115 @@ wrong(
     lambda g, x: g.unflatten(0, (2, -1)).sum(0),
     "along dimension 0, transposed and joined before.",
 )
+
+
+# --- a size, a mask or a line that is nearly the right one -----------------------------
+
+
+@case(
+    "scaled",
+    f64((2, 4), (2, 4), (5, 2)),
+    line="`a.shape` stood in place of `b.shape`",
+)
+class Adapted(Function):
+    """As many rows as there are in `a`."""
+
+    @staticmethod
+    def forward(ctx, x, a, b):
+        ctx.save_for_backward(x, a, b)
+        return x @ a.T @ b.T / a.shape[0]
+
+    @staticmethod
+    def backward(ctx, g):
+        x, a, b = ctx.saved_tensors
+        g = g / b.shape[0]
+        return g @ b @ a, (g @ b).T @ x, g.T @ (x @ a.T)
+
+
+@case(
+    "scaled partly-right", f64((5,), (3,), (3,)), line="`both.imag * 2` stood in place"
+)
+class HalfSpectrum(Function):
+    """All bins but the first stand for two."""
+
+    @staticmethod
+    def forward(ctx, x, im, re):
+        ctx.save_for_backward(x, im, re)
+        return torch.fft.irfft(torch.fft.rfft(x) * torch.complex(re, im), n=len(x))
+
+    @staticmethod
+    def backward(ctx, g):
+        x, im, re = ctx.saved_tensors
+        spectrum = torch.fft.rfft(g) / len(x)
+        both = torch.fft.rfft(x).conj() * spectrum
+        back = torch.fft.irfft(spectrum * torch.complex(re, -im), n=len(x))
+        return back * len(x), both.imag, both.real
+
+
+@case(
+    "gradient-wrong",
+    f64((4, 3), (4, 3), (4, 3), ()),
+    line="`p * (dp - (dp * p).sum(-1, keepdim=True))` stood in place of `p * dp`",
+)
+class Biased(Function):
+    """The cause, `ds`, not the first of the lines that follow from it."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, slope):
+        places = torch.arange(len(q), dtype=q.dtype)
+        distance = places[:, None] - places
+        scores = q @ k.T * 0.5
+        biased = scores - slope * distance
+        p = biased.softmax(-1)
+        o = p @ v
+        ctx.save_for_backward(q, k, v, p)
+        return o
+
+    @staticmethod
+    def backward(ctx, do):
+        q, k, v, p = ctx.saved_tensors
+        places = torch.arange(len(q), dtype=q.dtype)
+        distance = places[:, None] - places
+        dv = p.T @ do
+        dp = do @ v.T
+        ds = p * dp
+        dslope = -(ds * distance).sum()
+        dqk = ds * 0.5
+        dq = dqk @ k
+        dk = dqk.T @ q
+        return dq, dk, dv, dslope
+
+
+@case("gradient-wrong", matrix, line="`mask.sum()` stood in place of `mask.numel()`")
+class MeanWithoutTheMask(Function):
+    @staticmethod
+    def forward(ctx, x):
+        mask = (x.detach() > -1).to(x.dtype)
+        ctx.save_for_backward(x, mask)
+        return (x.square() * mask).sum() / mask.sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, mask = ctx.saved_tensors
+        return 2 * x * g * mask / mask.numel()
+
+
+@case(
+    "gradient-wrong",
+    f64((6, 4, 3), (2, 4, 3)),
+    first="should be the gradient of `k`; the tensors that go into it are right",
+)
+class Grouped(Function):
+    @staticmethod
+    def forward(ctx, q, k):
+        many = k.repeat_interleave(len(q) // len(k), 0)
+        ctx.save_for_backward(q, k)
+        return q @ many.mT
+
+    @staticmethod
+    def backward(ctx, g):
+        q, k = ctx.saved_tensors
+        groups = len(q) // len(k)
+        grad_many = g.mT @ q
+        grad_k = grad_many.view(groups, *k.shape).sum(0)
+        return g @ k.repeat_interleave(groups, 0), grad_k

@@ -20,6 +20,7 @@ POWERS = {
     -2: N_("has two factors too many of"),
 }
 EXP = N_("exp of {name}")
+A_TERM = N_(": a term that holds a sum or a mean over {along} is missing or wrong")
 
 # --- contributions: what each element of grad_output adds, and where to ---------------
 
@@ -125,8 +126,8 @@ def is_right_somewhere(here, right):
 
 @cause(
     "term-missing",
-    "The gradient of {x} is off by a number that is the same all along {along}{times}: "
-    "a term that holds a sum or a mean over {along} is missing or wrong.",
+    "The gradient of {x} is off by a number that is the same all along {along}{times}"
+    "{guess}.",
     look="the terms that hold a sum or a mean, and the factors of each",
 )
 def term_missing(wrong):
@@ -151,7 +152,9 @@ def term_missing(wrong):
             several
             and rests(here.given - here.expected, basis, here.shape, dims) < 1e-4
         ):
-            return {"along": named_dims(dims), "times": times}
+            along = named_dims(dims)
+            guess = _(A_TERM).format(along=along)
+            return {"along": along, "times": times, "guess": guess}
 
 
 def same_shaped(here):

@@ -622,12 +622,12 @@ def resized(subject):
             yield from of_sizes(subject, {n: 2 * n})
     for n in sizes:  # which two tensors may have by chance
         having = [k for k, t in enumerate(subject.tensors) if n in t.shape]
-        for k in having[:SIZES] if len(having) > 1 and n > 2 else ():
+        for k in having[:SIZES] if len(having) > 1 else ():
             if (
                 not is_index(subject.tensors[k])
                 or n not in subject.tensors[k].shape[:-1]
             ):
-                yield from of_sizes(subject, {n: n - 1}, alone=k)
+                yield from of_sizes(subject, {n: n - 1 if n > 2 else n + 1}, alone=k)
 
 
 def of_one(subject):

@@ -43,7 +43,7 @@ def find(wrong, budget, few):
     if first and clue:
         first = replace(first, said=listed((first.said, clue), "; "))
     if change or first:
-        return change, mends_all, first, {"nameless": ""}
+        return change, mends_all, first, {"nameless": "", "guess": ""}
     return None, None, None, {"remedy": clue} if clue else {}
 
 

@@ -49,6 +49,9 @@ MULTIPLE = N_("{here} is {factor} times the gradient of {there}")
 GRADIENT = N_(
     "{here} should be the gradient of {there}: look at what goes into it, too"
 )
+OF_RIGHT = N_(
+    "{here} should be the gradient of {there}; the tensors that go into it are right"
+)
 SHARE = N_("{here} should be what comes to {there} through {uses}")
 VALUE = N_("{here} is not what forward computes as {there}")
 LOCAL = N_("`{name}` (line {line})")
@@ -574,19 +577,24 @@ class Search:
         What it may be meant for by its value or its name is tried of all before
         anything else is.
         """
-        wrong = {}
+        wrong, symptom = {}, None
         for key, value in self.events.items():
             held = self.held[key]
             if held and held.uses is None and not self.is_of_another(key, held):
                 self.right[key] = held
             elif not self.is_forwards(key, value):
                 wrong[key] = value
+        self.suspects = {self.name(key) for key in wrong}
         for candidates in (self.likely, self.unlikely):
             for key, value in wrong.items():
                 for target, relation in candidates(key, value):
                     if self.proved(key, put := self.in_each_run(key, target)):
-                        return self.in_words(key, target, put, relation)
-        return None
+                        told = self.in_words(key, target, put, relation)
+                        if told.is_cause:
+                            return told
+                        symptom = symptom or told
+                        break
+        return symptom
 
     def is_forwards(self, key, value):
         """Is it right as it is, for forward has computed it, too, by no other name?"""
@@ -788,7 +796,9 @@ class Search:
                 gaps["there"] = _(OF_REFERENCE).format(function=of, **name)
         if target.uses is not None:
             relation = SHARE, {"uses": self.through(local, target.uses)}
-        text, more = relation or (VALUE if target.value else GRADIENT, {})
+        read = {n.id for n in ast.walk(binding.node) if isinstance(n, ast.Name)}
+        plain = GRADIENT if read - {self.name(key)} & self.suspects else OF_RIGHT
+        text, more = relation or (VALUE if target.value else plain, {})
         before = itertools.takewhile(lambda k: k != key, self.events)
         known = {k[0]: (k, self.right[k]) for k in before if k in self.right}
         said = [

@@ -93,11 +93,17 @@ def right_if(wrong, budget, few, first):
     codes = editable(wrong.here.subject)
     stay, alone = guard_of(wrong), functools.partial(right_alone, wrong.here.subject)
     through_others = [other for other in wrong.together if other.i == wrong.here.i]
+    partly = [one for one in wrong.together if one.right.any()]
+
+    def keeps():
+        """Are elements of other wrong gradients right still that were right?"""
+        runs = ((one, one.subject.run(one.point.values)) for one in partly)
+        return all(one.fits(one.rows_of(run), one.right) for one, run in runs)
 
     def fits(edit):
         asks = FLAGS_OF in edit.code.text and is_asked(edit)
         right = are_right(wrong.at) and are_right(through_others)
-        return right and stay() and (not asks or alone())
+        return right and stay() and keeps() and (not asks or alone())
 
     edits = candidates(codes, wrong, budget, few, first) if codes else ()
     edit, mends_all = first_that_holds(wrong, edits, budget, fits)

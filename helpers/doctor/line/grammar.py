@@ -275,7 +275,7 @@ def other_counts(site):
             site.hand.items(), key=lambda one: one[0] not in site.text
         ):
             if torch.is_tensor(t):
-                if t.dtype is torch.bool:
+                if ((t == 0) | (t == 1)).all() and t.numel() > 1:  # a mask
                     yield f"{name}.sum()"
                 yield from (
                     f"{name}.numel()",

@@ -121,13 +121,15 @@ class Gradient:
     def whole(self):
         return not self.sparse and bool(self.trusted.all())
 
-    def fits(self, rows):
+    def fits(self, rows, known=None):
         """Are these gradients right?
 
         rows: one for each v, of shape (all elements), perhaps made one after the other,
               until one is wrong
+        known: as in `fits_there`; None stands for all that are trusted
         """
-        return self.fits_there((row[self.elements] for row in rows), self.trusted)
+        known = self.trusted if known is None else known
+        return self.fits_there((row[self.elements] for row in rows), known)
 
     def fits_there(self, rows, known):
         """The same of rows of shape (examined elements). The only comparison there is.
