@@ -1635,3 +1635,26 @@ class Grouped(Function):
         grad_many = g.mT @ q
         grad_k = grad_many.view(groups, *k.shape).sum(0)
         return g @ k.repeat_interleave(groups, 0), grad_k
+
+
+@case(
+    "gradient-wrong",
+    lambda: (draw((3, 4), positive=True)[0] / 4, *draw((4, 3))),
+    first="should be the gradient of `alpha`: look at what goes into it, too",
+)
+class Composite(Function):
+    @staticmethod
+    def forward(ctx, alpha, colors):
+        left = torch.cumprod(1 - alpha, 1)
+        before = torch.cat([torch.ones_like(left[:, :1]), left[:, :-1]], 1)
+        share = alpha * before
+        ctx.save_for_backward(alpha, colors, before, share)
+        return share @ colors
+
+    @staticmethod
+    def backward(ctx, g):
+        alpha, colors, before, share = ctx.saved_tensors
+        grad_share = g @ colors.T
+        behind = (grad_share * share).cumsum(1)
+        grad_alpha = grad_share * before - behind / (1 - alpha)
+        return grad_alpha, share.T @ g

@@ -584,7 +584,7 @@ class Search:
                 self.right[key] = held
             elif not self.is_forwards(key, value):
                 wrong[key] = value
-        self.suspects = {self.name(key) for key in wrong}
+        self.suspects = wrong
         for candidates in (self.likely, self.unlikely):
             for key, value in wrong.items():
                 for target, relation in candidates(key, value):
@@ -796,10 +796,12 @@ class Search:
                 gaps["there"] = _(OF_REFERENCE).format(function=of, **name)
         if target.uses is not None:
             relation = SHARE, {"uses": self.through(local, target.uses)}
+        before = [*itertools.takewhile(lambda k: k != key, self.events)]
+        last = {self.name(k): k for k in before}
         read = {n.id for n in ast.walk(binding.node) if isinstance(n, ast.Name)}
-        plain = GRADIENT if read - {self.name(key)} & self.suspects else OF_RIGHT
+        goes_in = {last[name] for name in read & last.keys()}
+        plain = GRADIENT if goes_in & self.suspects.keys() else OF_RIGHT
         text, more = relation or (VALUE if target.value else plain, {})
-        before = itertools.takewhile(lambda k: k != key, self.events)
         known = {k[0]: (k, self.right[k]) for k in before if k in self.right}
         said = [
             _(RIGHT).format(here=self.here(k), other=self.record.locals[t.local].name)
