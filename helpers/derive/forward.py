@@ -81,7 +81,8 @@ class Forward(Backward):
         """Linear in two arguments; the bias is moved by its own tangent."""
         given = options(node, **AFFINE)
         x, weight, bias = node.args[0], given.pop("weight"), given.pop("bias")
-        more = "".join(f", {k}={v}" for k, v in given.items() if v != AFFINE[k])
+        asked = [k for k in given if self.tape.plain(given[k]) != AFFINE[k]]
+        more = "".join(f", {k}={self.tape.text(given[k])}" for k in asked)
         channels = ".unsqueeze(-1)" * (len(node.shape) - 2) * (node.op != "linear")
         texts = {
             x: f"F.{node.op}({{}}, {weight}{more})",

@@ -370,7 +370,8 @@ def convolution(node, g, tape):
     x, weight, bias = node.args[0], given.pop("weight"), given.pop("bias")
     if isinstance(given["padding"], str) or len(x.shape) != len(weight.shape):
         raise Refused(f"`{node.op}` with padding in words, or without a batch")
-    more = "".join(f", {k}={v}" for k, v in given.items() if v != names[k])
+    asked = [k for k in given if tape.plain(given[k]) != names[k]]
+    more = "".join(f", {k}={tape.text(given[k])}" for k in asked)
     name, rest = f"torch.nn.grad.{node.op}", tuple(range(2, len(x.shape)))
     return [
         (x, f"{name}_input({x}.shape, {weight}, {g}{more})"),
