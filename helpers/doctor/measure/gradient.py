@@ -384,9 +384,12 @@ class WrongGradient:
 
     @functools.cached_property
     def of_other_sizes(self):
-        """Those of the others whose input or output has another shape."""
-        shapes = self.here.shape, self.here.y.shape
-        return [here for here in self.others if (here.shape, here.y.shape) != shapes]
+        """Those of the others in which a tensor has another shape."""
+
+        def shapes(here):
+            return [t.shape for t in (*here.point.values, here.y)]
+
+        return [here for here in self.others if shapes(here) != shapes(self.here)]
 
 
 def in_a_corner(wrong):
