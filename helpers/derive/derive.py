@@ -82,8 +82,6 @@ def derive(function, *arguments, save=(), jvp=False):
 
 
 DTYPES = torch.float32, torch.bfloat16  # in which the text is tried
-
-
 LARGEST = 1024  # of the sizes that are tried
 
 

@@ -1619,7 +1619,7 @@ class MeanWithoutTheMask(Function):
 @case(
     "gradient-wrong",
     f64((6, 4, 3), (2, 4, 3)),
-    first="should be the gradient of `k`; the tensors that go into it are right",
+    first="should be the gradient of `k`: nothing that goes into it is known to be wrong",
 )
 class Grouped(Function):
     @staticmethod

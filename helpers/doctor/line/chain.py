@@ -50,7 +50,8 @@ GRADIENT = N_(
     "{here} should be the gradient of {there}: look at what goes into it, too"
 )
 OF_RIGHT = N_(
-    "{here} should be the gradient of {there}; the tensors that go into it are right"
+    "{here} should be the gradient of {there}: nothing that goes into it is known to be "
+    "wrong"
 )
 SHARE = N_("{here} should be what comes to {there} through {uses}")
 VALUE = N_("{here} is not what forward computes as {there}")
@@ -797,9 +798,10 @@ class Search:
         if target.uses is not None:
             relation = SHARE, {"uses": self.through(local, target.uses)}
         before = [*itertools.takewhile(lambda k: k != key, self.events)]
-        last = {self.name(k): k for k in before}
+        names = (self.chain.backward.bindings[k[0]].name for k in before)
+        last = {(name, k[2]): k for name, k in zip(names, before, strict=True)}
         read = {n.id for n in ast.walk(binding.node) if isinstance(n, ast.Name)}
-        goes_in = {last[name] for name in read & last.keys()}
+        goes_in = {k for (name, _item), k in last.items() if name in read}
         plain = GRADIENT if goes_in & self.suspects.keys() else OF_RIGHT
         text, more = relation or (VALUE if target.value else plain, {})
         known = {k[0]: (k, self.right[k]) for k in before if k in self.right}

@@ -27,6 +27,7 @@ def _piece(scores, value):
     return m, weights.sum(-1, keepdim=True), weights @ value
 
 
+SIGNS = torch.tensor([[1], [-1], [1], [-1], [1]])
 SCORES = {
     "": (random(5, 8),),
     N_("with scores near 1000"): (random(5, 8) + 1000,),
@@ -36,11 +37,8 @@ SCORES = {
     N_("where the first piece has the larger scores"): (
         random(5, 8) - torch.arange(8),
     ),
-    N_("where each row's largest score is in another piece, and far from the rest"): (
-        300
-        * (
-            random(5, 8) + torch.outer(torch.tensor([1, -1, 1, -1, 1]), torch.arange(8))
-        ),
+    N_("where some rows have their largest score in the first piece, others not"): (
+        300 * (random(5, 8) + SIGNS * torch.arange(8)),
     ),
 }
 
