@@ -37,7 +37,7 @@ SCORES = {
     N_("where the first piece has the larger scores"): (
         random(5, 8) - torch.arange(8),
     ),
-    N_("where some rows have their largest score in the first piece, others not"): (
+    N_("where only some rows have their largest score in the first piece"): (
         300 * (random(5, 8) + SIGNS * torch.arange(8)),
     ),
 }
