@@ -71,8 +71,8 @@ class Blocks:
 
     function:     (hidden, *parts of the tensors) -> the results of one block, iterable;
                   hidden is None, or True where a query must not see a key: (rows, keys)
-    takes:        the kind of each tensor; any but the first may be None. All have as
-                  many dimensions; where a tensor has size 1, it is broadcast
+    takes:        the kind of each tensor: of queries, of keys, then any, also for None.
+                  All have as many dimensions; where a tensor has size 1, it is broadcast
     gives:        (kind, place) of each result: it has the shape and dtype of the tensor
                   at this place, or is the output. What blocks give for one row is added
     chunk_size:   how many rows of the scores are in a block, of one head or of several
@@ -95,7 +95,7 @@ class Blocks:
         wide = torch.promote_types(first.dtype, torch.float32)
         shapes = [tensor.shape[:-2] for tensor in tensors if tensor is not None]
         batch = torch.broadcast_shapes(*shapes)
-        L, S = (tensors[self.takes.index(kind)].shape[-2] for kind in (QUERIES, KEYS))
+        L, S = first.shape[-2], tensors[1].shape[-2]
         count = min(self.chunk_size, L, 1024)  # of one head
         most = self.chunk_size // count  # heads at a time
         dimensions = [ranges(L, count)]
@@ -132,13 +132,12 @@ class Blocks:
 
     def vector_jacobian_product(self, wanted):
         """(*tensors, *grad_outputs) -> the gradients of the tensors that are wanted."""
-        gradients = ((kind, place) for place, kind in enumerate(self.takes))
         by_hand = self.pull_backs or (partial(pulled_back, self.function),)
         return replace(
             self,
             function=partial(by_hand[0], wanted),
             takes=(*self.takes, *(kind for kind, _ in self.gives)),
-            gives=tuple(compress(gradients, wanted)),
+            gives=tuple((kind, n) for n, kind in enumerate(self.takes) if wanted[n]),
             pull_backs=tuple(partial(again, wanted) for again in by_hand[1:]),
         )
 
@@ -207,22 +206,17 @@ class ByBlocks(torch.autograd.Function):
 
 def pulled_back(function, wanted, hidden, *arguments):
     """The vector-Jacobian product of any function of a block, by autograd."""
-    tensors, grad_outputs = list(arguments[: len(wanted)]), arguments[len(wanted) :]
-    recorded = torch.is_grad_enabled()  # not where `ByBlocks` runs it
-    with torch.enable_grad():
-        for n in compress(range(len(tensors)), wanted):
-            t = tensors[n]
-            tensors[n] = (
-                t.view_as(t) if t.requires_grad else t.detach().requires_grad_()
-            )
-        results = zip(function(hidden, *tensors), grad_outputs, strict=True)
-        product_sum = sum((result * grad).sum() for result, grad in results)
-        leaves = list(compress(tensors, wanted))
-        if not product_sum.requires_grad:  # no result depends on a leaf
-            return map(torch.zeros_like, leaves)
-        return torch.autograd.grad(
-            product_sum, leaves, create_graph=recorded, materialize_grads=True
+
+    def of_wanted(*leaves):
+        leaves = iter(leaves)
+        given = (
+            next(leaves) if want else arguments[n] for n, want in enumerate(wanted)
         )
+        return tuple(function(hidden, *given))
+
+    results, pull_back = torch.func.vjp(of_wanted, *compress(arguments, wanted))
+    grad_outputs = arguments[len(wanted) :]  # of size 1 where a tensor was broadcast
+    return pull_back(tuple(map(torch.Tensor.expand_as, grad_outputs, results)))
 
 
 NAMES = "query", "key", "value", "attn_mask"
@@ -307,12 +301,12 @@ def centred(P, rows):
 
 def later(rows, keys, device):
     """True where one of the first keys is behind the query: (rows, keys)."""
-    places = torch.arange(rows[0], sum(rows), device=device)
-    return torch.arange(keys, device=device) > places[:, None]
+    every = torch.ones(rows[1], keys, dtype=torch.bool, device=device)
+    return every.triu(rows[0] + 1)
 
 
 def widened(tensor, dtype):
-    return tensor if tensor.dtype == torch.bool else tensor.to(dtype)
+    return tensor if tensor.dtype in (dtype, torch.bool) else tensor.to(dtype)
 
 
 def has_autocast(device):
@@ -369,8 +363,9 @@ def attention(
     tensors = [query, key, value, *([] if attn_mask is None else [attn_mask])]
     for name, tensor in zip(NAMES, tensors, strict=False):
         if not isinstance(tensor, torch.Tensor):
-            got = type(tensor).__name__
-            raise TypeError(f"{name} must be a torch.Tensor, got {got}")
+            raise TypeError(
+                f"{name} must be a torch.Tensor, got {type(tensor).__name__}"
+            )
         is_mask = name == "attn_mask"
         is_number = tensor.is_floating_point() and tensor.dtype.itemsize > 1
         if not is_number and not (is_mask and tensor.dtype == torch.bool):
@@ -402,22 +397,20 @@ def attention(
         got = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
         return f"(..., L, E), (..., S, E), (..., S, Ev) and (..., L, S), got {got}"
 
+    batch, *others = (tensor.shape[:-2] for tensor in tensors[:3])
     groups = 1
     if enable_gqa:
-        heads, *fewer = (t.shape[-3] if t.dim() > 2 else 0 for t in tensors[:3])
-        if 0 in fewer or any(heads % few for few in fewer):
+        heads, *fewer = (shape[-1] if shape else 0 for shape in (batch, *others))
+        if 0 in (heads, *fewer) or any(heads % few for few in fewer):
             raise ValueError(
-                "with enable_gqa, key and value must have numbers of heads, at -3, "
-                f"that divide that of query: {shapes()}"
+                f"with enable_gqa, heads of key and value must divide those of query: {shapes()}"
             )
         if fewer[0] == fewer[1]:
             groups = heads // fewer[0]
         else:
             for n, few in enumerate(fewer, 1):
                 tensors[n] = tensors[n].repeat_interleave(heads // few, -3)
-    batch, *others = (tensor.shape[:-2] for tensor in tensors[:3])
-    if groups > 1:
-        others = [(*other[:-1], other[-1] * groups) for other in others]
+        others = [(*other[:-1], heads) for other in others]
     (L, E), S = query.shape[-2:], key.shape[-2]
     fit = 0 < E == key.shape[-1] and S == value.shape[-2]
     if fit and (attn_mask is not None or others != [batch, batch]):
@@ -450,11 +443,11 @@ def attention(
     for n, tensor in enumerate(tensors):
         if tensor.dtype not in (dtype, torch.bool, wide if n == 3 else dtype):
             raise TypeError(f"{NAMES[n]} is {tensor.dtype}, but query is {dtype}")
-        if tensor.dim() < dim:
-            tensor = tensor.reshape((1,) * (dim - tensor.dim()) + tensor.shape)
+        while tensor.dim() < dim:
+            tensor = tensor[None]
         if groups > 1:  # heads in two dimensions, (-1, groups)
-            own = n in (0, 3) and tensor.shape[-3] > 1
-            tensor = tensor.unflatten(-3, (-1, groups if own else 1))
+            own = groups if tensor.shape[-3] == heads else 1
+            tensor = tensor.unflatten(-3, (-1, own))
         tensors[n] = tensor
     made_whole = chunk_size is None and L * S <= WHOLE
     if torch.compiler.is_compiling() or made_whole or 0 in (*batch, L, S):

@@ -157,7 +157,11 @@ OPS = {
             ({"scale": "1"}, "scale must be a finite number, got '1'"),
             ({"scale": random()}, "scale must be a finite number, got tensor"),
             ({"scale": float("inf")}, "scale must be a finite number, got inf"),
-            ({"enable_gqa": True}, "numbers of heads, at -3"),
+            ({"enable_gqa": True}, "must divide those of query"),
+            (
+                {"enable_gqa": True, "key": random(2, 4, 3), "value": random(2, 4, 2)},
+                "must divide those of query",
+            ),
             ({"chunk_size": 2.0}, "chunk_size must be an int, 1 or more, got 2.0"),
             ({"chunk_size": 0}, "1 or more, got 0"),
         ],
