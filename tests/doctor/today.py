@@ -1640,7 +1640,7 @@ class Grouped(Function):
 @case(
     "gradient-wrong",
     lambda: (draw((3, 4), positive=True)[0] / 4, *draw((4, 3))),
-    first="should be the gradient of `alpha`: look at what goes into it, too",
+    first="should be the gradient of `alpha`: look at `behind` (line",
 )
 class Composite(Function):
     @staticmethod
@@ -1658,3 +1658,158 @@ class Composite(Function):
         behind = (grad_share * share).cumsum(1)
         grad_alpha = grad_share * before - behind / (1 - alpha)
         return grad_alpha, share.T @ g
+
+
+@case(
+    "partly-right",
+    f64((6, 3), (3, 3)),
+    line="`grad_scores.sum(1)` stood in place of `grad_scores.sum(0)`",
+)
+class Partition(Function):
+    """In each run of the loop, the gradient of the last `alpha`, which is right once."""
+
+    @staticmethod
+    def forward(ctx, emissions, moves):
+        alpha = emissions[0] * 2
+        alphas = [alpha]
+        for emission in emissions[1:]:
+            alpha = (alpha[:, None] + moves).logsumexp(0) + emission
+            alphas.append(alpha)
+        ctx.save_for_backward(torch.stack(alphas), moves)
+        return alpha.logsumexp(0)
+
+    @staticmethod
+    def backward(ctx, g):
+        alphas, moves = ctx.saved_tensors
+        grad_emissions = torch.zeros_like(alphas)
+        grad_moves = torch.zeros_like(moves)
+        grad_alpha = g * alphas[-1].softmax(0)
+        for t in range(len(alphas) - 1, 0, -1):
+            grad_emissions[t] = grad_alpha
+            grad_scores = (alphas[t - 1][:, None] + moves).softmax(0) * grad_alpha
+            grad_moves += grad_scores
+            grad_alpha = grad_scores.sum(0)
+        grad_emissions[0] = grad_alpha * 2
+        return grad_emissions, grad_moves
+
+
+@case(
+    "gradient-wrong",
+    f64((5, 3)),
+    first="first wrong: `force` (line",
+)
+class Springs(Function):
+    """A local whose name does not say whose gradient it is, before one whose does."""
+
+    @staticmethod
+    def forward(ctx, pos):
+        left, right = pos[:-1], pos[1:]
+        diff = left - right
+        length = diff.norm(dim=1)
+        ctx.save_for_backward(diff, length)
+        return (length - 1).square().sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        diff, length = ctx.saved_tensors
+        force = (2 * g * (length - 1))[:, None] * diff
+        grad_pos = torch.cat([force, -force[:1]])
+        grad_pos[1:-1] -= force[:-1]
+        grad_pos[-1] = -force[-1]
+        return grad_pos
+
+
+@case("gradient-wrong", f64((4, 3), ()), line="`(g * y).sum() * scale.exp()` stood in")
+class Warmed(Function):
+    """Of a single number, no factor is "not the same everywhere"."""
+
+    @staticmethod
+    def forward(ctx, y, scale):
+        ctx.save_for_backward(y, scale)
+        return y * scale.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        y, scale = ctx.saved_tensors
+        return g * scale.exp(), (g * y).sum()
+
+
+@case(
+    "gradient-wrong",
+    f64((4, 6)),
+    first="nothing that goes into it is known to be wrong",
+)
+class Halves(Function):
+    """What goes into the wrong line has no other elements than what arrives."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.square()
+        a, b = y.chunk(2, -1)
+        ctx.save_for_backward(x)
+        return torch.cat([a * 0.8 - b * 0.6, b * 0.8 + a * 0.6], -1)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        first, second = g.chunk(2, -1)
+        grad_y = torch.cat([first * 0.8 - second * 0.6, second * 0.8 + first * 0.6], -1)
+        return grad_y * 2 * x
+
+
+@case(
+    "gradient-wrong",
+    f64((2, 3), (3, 3)),
+    first="`adj` (line",
+)
+class Heun(Function):
+    """A loop, whose variable has a name of its own in backward."""
+
+    @staticmethod
+    def forward(ctx, y, w):
+        ys = []
+        for _ in range(3):
+            ys.append(y)
+            k = torch.tanh(y @ w)
+            y = y + (k + torch.tanh((y + 0.7 * k) @ w)) / 2
+        ctx.save_for_backward(w, *ys)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        w, *ys = ctx.saved_tensors
+        adj, grad_w = g, torch.zeros_like(w)
+        for y in reversed(ys):
+            k = torch.tanh(y @ w)
+            middle = y + 0.7 * k
+            after = adj / 2 * (1 - torch.tanh(middle @ w) ** 2)
+            before = adj / 2 * (1 - k**2)
+            grad_w += middle.T @ after + y.T @ before
+            adj = adj + after @ w.T + before @ w.T
+        return adj, grad_w
+
+
+@case(
+    "partly-right",
+    f64((6,), (4,)),
+    first="and `left` in line",
+)
+class Between(Function):
+    """Two locals of one line, of which each has its use."""
+
+    @staticmethod
+    def forward(ctx, table, x):
+        place = x.detach().abs().floor().long().clamp(max=4)
+        rest = x - place
+        left, right = table[place], table[place + 1]
+        ctx.save_for_backward(place, rest, right - left)
+        return left * (1 - rest) + right * rest + table[0]
+
+    @staticmethod
+    def backward(ctx, g):
+        place, rest, slope = ctx.saved_tensors
+        flat = g.new_zeros(6)
+        flat[0] = g.sum()
+        flat.index_add_(0, place, g * rest.exp())
+        flat.index_add_(0, place + 1, g * rest)
+        return flat, g * slope

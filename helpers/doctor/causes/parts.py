@@ -256,8 +256,9 @@ def partly_right_somewhere(wrong):
     kind=VAGUE,
 )
 def derivative_wrong(wrong):
-    """Of fewer numbers than there are elements, it would be so whatever is wrong."""
-    if not wrong.steady or wrong.here.y.numel() < wrong.here.x.numel():
+    """Of one number, or of fewer than elements, it would be so whatever is wrong."""
+    x, y = wrong.here.x.numel(), wrong.here.y.numel()
+    if not wrong.steady or x == 1 or y < x:
         return None
     here, grad = wrong.here, "grad_output"
     if len(here.point.names) > 1:

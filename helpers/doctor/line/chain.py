@@ -26,12 +26,12 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ..function.isolation import forgiving
 from ..function.private import methods, takes_ctx
 from ..function.source import UnsuitableError, harmless
-from ..function.tensors import is_number, largest
+from ..function.tensors import as_vector, is_number, largest
 from ..measure.gradient import are_right
 from ..report import brief
 from ..words import N_, _, listed
 from .edits import WATCH, Code, watching
-from .goals import backward_of, codes_of, guard_of
+from .goals import backward_of, codes_of, guard_of, names_in
 
 PROOFS = 80  # interventions, at most
 PATHS = 200  # through forward, at most
@@ -46,9 +46,7 @@ PART = N_(
     "missing"
 )
 MULTIPLE = N_("{here} is {factor} times the gradient of {there}")
-GRADIENT = N_(
-    "{here} should be the gradient of {there}: look at what goes into it, too"
-)
+GRADIENT = N_("{here} should be the gradient of {there}: look at {suspects}, too")
 OF_RIGHT = N_(
     "{here} should be the gradient of {there}: nothing that goes into it is known to be "
     "wrong"
@@ -382,8 +380,8 @@ class Target:
 
     turned:  is it transposed?
     skipped: in each run of a loop, the gradient of what forward assigned to this name in
-             this line, the last first, but for so many; then of the argument of this
-             name. None if there is no loop.
+             this line, the last first, but for so many; then of what had this name at
+             first. None if there is no loop.
     """
 
     local: int
@@ -408,14 +406,17 @@ class Target:
 
 
 def versions(record, local):
-    """What had this name whenever this line of forward ran, the last first."""
-    return [
+    """What had this name whenever this line of forward ran, the last first.
+
+    Then what had it at first, as what a loop starts from has.
+    """
+    of_name = [
         other
-        for other in reversed(record.locals)
-        if other.name == local.name
-        and other.line in (0, local.line)
-        and other.gradient is not None
+        for other in record.locals
+        if other.name == local.name and other.gradient is not None
     ]
+    of_line = [other for other in of_name[1:] if other.line == local.line]
+    return [*reversed(of_line), *of_name[:1]]
 
 
 class Chain:
@@ -469,7 +470,7 @@ class Chain:
                 is_here = here == (line, here[1] if every else run, place)
                 if not is_here or not isinstance(value, torch.Tensor):
                     return value
-                return target.of(record, value, here[1])
+                return copied(target.of(record, value, here[1]))  # backward may write
 
             with self.backward.running(seen):
                 return backward(ctx, *grads)
@@ -585,17 +586,37 @@ class Search:
                 self.right[key] = held
             elif not self.is_forwards(key, value):
                 wrong[key] = value
-        self.suspects = wrong
+        self.suspects = {k for k, v in wrong.items() if not self.is_taken(v)}
         for candidates in (self.likely, self.unlikely):
-            for key, value in wrong.items():
-                for target, relation in candidates(key, value):
-                    if self.proved(key, put := self.in_each_run(key, target)):
-                        told = self.in_words(key, target, put, relation)
-                        if told.is_cause:
-                            return told
-                        symptom = symptom or told
-                        break
+            for key in wrong:
+                told, relation = self.told(key, candidates)
+                if told and told.is_cause:
+                    before = () if relation else self.suspects_of(key)
+                    earlier = (self.told(k, self.unlikely)[0] for k in before)
+                    return next((t for t in earlier if t and t.is_cause), told)
+                symptom = symptom or told
         return symptom
+
+    def told(self, key, candidates):
+        """(the `FirstWrong` of this local, its relation) by the first that is proved."""
+        for target, relation in candidates(key, self.events[key]):
+            if self.proved(key, put := self.in_each_run(key, target)):
+                return self.in_words(key, target, put, relation), relation
+        return None, None
+
+    def is_taken(self, value):
+        """Is it flat, or are all its elements those of something right?"""
+        right = [*self.grads, *(self.events[key] for key in self.right)]
+        every = torch.cat([*map(as_vector, right)])
+        return is_flat(value) or bool(torch.isin(as_vector(value), every).all())
+
+    def suspects_of(self, key):
+        """What may be wrong of that which goes into this local."""
+        before = [*itertools.takewhile(lambda k: k != key, self.events)]
+        names = (self.chain.backward.bindings[k[0]].name for k in before)
+        last = {(name, k[2]): k for name, k in zip(names, before, strict=True)}
+        read = names_in(self.chain.backward.bindings[key[0]].node, ast.Load)
+        return [k for (n, _i), k in last.items() if n in read and k in self.suspects]
 
     def is_forwards(self, key, value):
         """Is it right as it is, for forward has computed it, too, by no other name?"""
@@ -607,8 +628,13 @@ class Search:
     def is_of_another(self, key, held):
         """Does its name say that it should hold the gradient of another local?
 
-        Or does another name hold this one already?
+        Or does another name hold this one already, or another run of its loop?
         """
+        line, _run, item = key
+        runs = [t for (n, _r, i), t in self.held.items() if (n, i) == (line, item)]
+        of_loop = len(versions(self.record, self.record.locals[held.local])) > 1
+        if of_loop and runs.count(held) > 1:
+            return True
         name = self.name(key)
         if name is None or self.is_mate(name, held):
             return False
@@ -686,10 +712,13 @@ class Search:
                 yield Target(j, value=True), None
 
     def unlikely(self, key, value):
-        """The same of whatever has as many elements."""
-        alone = self.turns(key) == 1
-        if alone and self.may_be_more(key, value) and not is_flat(value):
-            yield from ((t, None) for t in self.targets(value))
+        """The same of whatever has as many elements, in a loop what a loop has made."""
+        if self.may_be_more(key, value) and not is_flat(value):
+            alone, locals_ = self.turns(key) == 1, self.record.locals
+            for target in self.targets(value):
+                is_of_loop = locals_[target.local].line and target.uses is None
+                if alone or is_of_loop:
+                    yield target, None
 
     def may_be_more(self, key, value):
         """May it be meant for more than it holds?
@@ -798,11 +827,9 @@ class Search:
         if target.uses is not None:
             relation = SHARE, {"uses": self.through(local, target.uses)}
         before = [*itertools.takewhile(lambda k: k != key, self.events)]
-        names = (self.chain.backward.bindings[k[0]].name for k in before)
-        last = {(name, k[2]): k for name, k in zip(names, before, strict=True)}
-        read = {n.id for n in ast.walk(binding.node) if isinstance(n, ast.Name)}
-        goes_in = {k for (name, _item), k in last.items() if name in read}
-        plain = GRADIENT if goes_in & self.suspects.keys() else OF_RIGHT
+        suspects = self.suspects_of(key)
+        gaps["suspects"] = listed(map(self.here, suspects))
+        plain = GRADIENT if suspects else OF_RIGHT
         text, more = relation or (VALUE if target.value else plain, {})
         known = {k[0]: (k, self.right[k]) for k in before if k in self.right}
         said = [
@@ -844,7 +871,9 @@ class Search:
                 operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower()
                 said.append(_(IN_LINE).format(operation=operation, **gaps))
             if len(nodes) == len(there):
-                said.append(_(WHOLE_LINE).format(**gaps))
+                every = [b.node for b in self.chain.forward.bindings]
+                one = OF_FORWARD if every.count(binding.node) > 1 else WHOLE_LINE
+                said.append(_(one).format(name=binding.name, **gaps))
         return listed(dict.fromkeys(said), last=_(" and "))
 
 

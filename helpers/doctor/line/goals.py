@@ -5,6 +5,7 @@ import contextlib
 import functools
 import inspect
 import itertools
+import math
 import re
 
 import torch
@@ -127,16 +128,16 @@ def candidates(codes, wrong, budget, few, first):
     ahead = Foresight(codes, case, gradient, budget)
     places = []
     if first and first.is_cause:
-        places.append(first.is_at)
+        places.append((first.is_at, math.inf))  # whatever is foreseen, as in a loop
     if not (first and first.is_part):
-        places.append(lambda edit: True)
-    for is_due in places:
-        for edit in ranked(codes, ahead, few, is_due):
+        places.append((lambda edit: True, HOPELESS))
+    for is_due, hopeless in places:
+        for edit in ranked(codes, ahead, few, is_due, hopeless):
             if not divides(edit, ahead.hands.get(edit.code.root(edit.node), {})):
                 yield edit
 
 
-def ranked(codes, ahead, few, is_due):
+def ranked(codes, ahead, few, is_due, hopeless):
     """Those edits for which is_due(edit), in the order in which they are tried."""
     unsure, odd = [], []
 
@@ -152,7 +153,7 @@ def ranked(codes, ahead, few, is_due):
                 odd.append(edit)
             elif left < LIKELY:
                 yield edit
-            elif left < HOPELESS:
+            elif left < hopeless:
                 unsure.append((kind, left, len(unsure), edit))
     if not few:
         lines = (edit for c in codes for edit in lines_of(c) if is_due(edit))
