@@ -126,22 +126,22 @@ NONE = {
     "zh": "返回 None，`x` 就得不到梯度。",
 }
 SUCCESS = {  # no more than the page has seen
-    "notebooks": "It is 1 at x = 100, in float32, too, and right at {count} inputs in "
-    "float64, out to about ±{far}. Chapter 05 asks for the second derivative, too.",
+    "notebooks": "Right: it is 1 at x = 100, in float32, too, and right at {count} inputs "
+    "in float64, out to about ±{far}.",
     "zh": "在 x = 100 处它是 1，在 float32 下也是；在 {count} 个 float64 输入上"
-    "都正确，最远取到 ±{far} 附近。第 05 章还会检查二阶导数。",
+    "都正确，最远取到 ±{far} 附近。",
 }
 OVERFLOWS = {  # and the gradient is right all the same
     "notebooks": "Right at {count} inputs in float64, out to about ±{far}. Far out, a step is "
-    "inf, so the derivative of your line may be nan there. Chapter 05 asks for that one, too.",
-    "zh": "在 {count} 个 float64 输入上都正确，最远取到 ±{far} 附近。离 0 很远处有一步成了 inf，"
-    "所以你这一行自己的导数在那里可能是 nan。第 05 章还会检查它。",
+    "inf, so the derivative of your line may be nan there.",
+    "zh": "在 {count} 个 float64 输入上都正确，最远取到 ±{far} 附近。离 0 很远处有一步溢出为 inf，"
+    "所以再求一次导，那里可能得到 nan。",
 }
 BRANCHES = {  # of a line whose own derivative PyTorch may get wrong
     "notebooks": "Right at {count} inputs in float64, out to about ±{far}. Whether your line can "
-    "be differentiated again, this page cannot see: chapter 05 asks for that, too.",
+    "be differentiated again, this page cannot see.",
     "zh": "在 {count} 个 float64 输入上都正确，最远取到 ±{far} 附近。你这一行"
-    "能不能再求一次导，本页看不出来，第 05 章会检查这一点。",
+    "能不能再求一次导，本页看不出来。",
 }
 
 

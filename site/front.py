@@ -55,7 +55,7 @@ WORDS = {
     "notebooks": {
         "claim": "A course on writing your own differentiable operations in PyTorch, with tested "
         "code to copy into your project.",
-        "ask": "Where does autograd stop?",
+        "ask": "Where does autograd go wrong?",
         "of_what": "This is the slope of softplus, log(1 + exp(x)), in float32.",
         "slide": " Slide x.",
         "names": {"value": "log(1 + exp(x))", "theirs": "its slope, by autograd",
@@ -67,34 +67,40 @@ WORDS = {
         "overflow": "Right up to x = {last}. Above, a step of your line is inf in float32, and "
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
+        "next": "Next: is its second derivative right? Chapter 05 asks.",
         "yours": "your line, with grad_output = 1",
         "lost": "Right to rounding in float64. In float32, the slope is lost far on the left: at "
         "x = {x} it is {right}, and your line gives {value}.",
         "narrow": "Right at the inputs that were tried in float64. In float32, it is {value} at "
         "x = {x}.",
         "single": "Right in float32, to its rounding. In float64, {said}",
-        "own": "PyTorch's own `F.softplus` has no nan, but above 20 its second derivative is 0.",
-        "repaired": "Chapter 00 writes this Function, and shows where autograd is wrong "
+        "own": "PyTorch ships a softplus of its own. What it lacks, you write like this.",
+        "repaired": "Chapter 00 writes this one, and shows where autograd is wrong "
         "without a nan.",
         "for_whom": "For people who train models, and need a gradient that PyTorch lacks, gets "
         "wrong, or computes at too high a cost in memory.",
+        "proof": [("check", "The doctor names the line where a backward is wrong."),
+                  ("write", "`derive` writes a backward, and proves it."),
+                  ("copy", "{operations} tested operations are yours to copy.")],
         "start": "Start with chapter 00",
-        "facts": "{chapters} chapters, printed outputs tested on torch {torch}; BSD-3-Clause",
+        "facts": "{chapters} chapters · every printed output is made again by the tests · "
+        "torch {torch} · BSD-3-Clause",
         "doors": ("New here", "I have an error, or a task", "I need a kernel"),
         "new": "You need Python, tensors and `loss.backward()`, but no GPU.",
         "kernels": ["Write it in CUDA", "Write it in C++", "Write it in C", "Write it in Triton",
                     "Make it fast", "Keep it under torch.compile", "Ship it as a package"],
         "look_up": "Paste the message, or say what you want",
         "paste": "Paste or describe it",
-        "example": "For example:",
+        "examples": "For example:",
+        "typed": [MESSAGE, "the loss is nan after some steps", "a gradient for each sample"],
         "nothing": "No row has these words.",
         "nearest": "No row has all of this. The nearest:",
-        "all_rows": "Chapter 19 lists them all",
+        "all_rows": ["All errors", "All tasks"],
         "needs": "needs",
         "minutes": "{} + {} min",
         "clock": "Minutes: the core + its exercises.",
         "parts": ["The API, and whether it is right", "Kernels, compilers, packages",
-                  "Derivatives and their traps", "Memory, processes, bits, tensors",
+                  "Derivatives and their traps", "Memory, processes, bits, your own tensors",
                   "To look up: which way, and recipes"],
         "repository": "The repository",
         "install": "Install it",
@@ -117,7 +123,7 @@ WORDS = {
     "zh": {
         "claim": "本课程讲怎样为 PyTorch 写自己的可微算子，"
         "并附有经过测试、可以复制到项目里的代码。",
-        "ask": "autograd 到哪里就不行了？",
+        "ask": "autograd 从哪里开始算错？",
         "of_what": "这是 softplus，即 log(1 + exp(x))，在 float32 下的斜率。",
         "slide": "拖动 x 看看。",
         "names": {"value": "log(1 + exp(x))", "theirs": "autograd 算出的斜率",
@@ -125,43 +131,49 @@ WORDS = {
         "drawn": "log(1 + exp(x)) 在 −20 到 120 之间的斜率：autograd 的曲线在 88.7 处中断，"
         "课程的 backward 则一直是 1",
         "write": "请改正最后一行。",
-        "on_paper": "它在纸上是对的，在 x = 100 处却得到 nan。",
-        "overflow": "到 x = {last} 为止都正确。再往上，你这一行里有一步在 float32 下成了 inf，"
+        "on_paper": "它在数学上没有错，但在 x = 100 处算出来是 nan。",
+        "overflow": "到 x = {last} 为止都正确。再往上，你这一行里有一步在 float32 下溢出为 inf，"
         "梯度就成了 {value}。请换一种不会溢出的写法。",
         "check": "检查",
+        "next": "下一步：它的二阶导数对吗？请看第 05 章。",
         "yours": "你写的这一行，grad_output = 1",
         "lost": "在 float64 下正确，只差舍入误差。但在 float32 下，左边很远处的斜率丢失了："
         "在 x = {x} 处应为 {right}，而你这一行得到 {value}。",
         "narrow": "在试过的 float64 输入上都正确。但在 float32 下，x = {x} 处它是 {value}。",
         "single": "在 float32 下正确，只差舍入误差。但在 float64 下，{said}",
-        "own": "PyTorch 自带的 `F.softplus` 不会出现 nan，但在 20 以上，它的二阶导数是 0。",
-        "repaired": "第 00 章写出这个 Function，还会指出 autograd 在哪里得到的不是 nan，"
-        "却同样是错的。",
-        "for_whom": "如果你在训练模型，而 PyTorch 没有你要的梯度，或者算得不对、占用的内存太多，"
+        "own": "softplus 是 PyTorch 自带的。PyTorch 没有的，就这样自己写。",
+        "repaired": "第 00 章写出这个 Function，还会指出 autograd 在哪里虽然没有得到 nan，"
+        "却照样算错。",
+        "for_whom": "如果你在训练模型，而 PyTorch 没有你要的梯度，或者算得不对、太占内存，"
         "这门课程就是为你准备的。",
+        "proof": [("check", "梯度医生指出 backward 错在哪一行。"),
+                  ("write", "`derive` 写出 backward，并加以验证。"),
+                  ("copy", "{operations} 个经过测试的算子，任你复制。")],
         "start": "从第 00 章开始",
-        "facts": "{chapters} 章，打印出的结果都在 PyTorch {torch} 上测试过；BSD-3-Clause 许可",
+        "facts": "{chapters} 章 · 打印出的每个结果都由测试重新算过 · "
+        "PyTorch {torch} · BSD-3-Clause 许可",
         "doors": ("第一次来", "遇到报错，或想实现某个功能", "要写核函数"),
         "new": "你需要会用 Python、张量和 `loss.backward()`，不需要 GPU。",
         "kernels": ["用 CUDA 写", "用 C++ 写", "用 C 写", "用 Triton 写", "让它更快",
                     "让它支持 torch.compile", "打包发布"],
         "look_up": "粘贴报错，或写下你想做的事",
         "paste": "粘贴或描述",
-        "example": "例如：",
+        "examples": "例如：",
+        "typed": [MESSAGE, "训练一段时间后出现 nan", "每个样本的梯度"],
         "nothing": "没有哪一行含有这些词。",
         "nearest": "没有哪一行完全符合，最接近的是：",
-        "all_rows": "第 19 章列出了全部",
+        "all_rows": ["全部报错", "全部任务"],
         "needs": "先读",
         "minutes": "{} + {} 分钟",
         "clock": "时间：正文 + 练习。",
         "parts": ["API，以及怎样确认梯度正确", "核函数、编译器、打包",
-                  "各种导数和它们的陷阱", "内存、进程、位数、张量",
-                  "供查阅：走哪条路，以及配方"],
+                  "各种导数和它们的陷阱", "内存、分布式、低精度、张量子类",
+                  "速查：该用哪种写法，以及代码配方"],
         "repository": "代码仓库",
         "install": "安装",
         "install_or_colab": "安装，或在 Colab 里打开",
-        "files": "先取得文件，放在你自己的文件夹里：",
-        "built": "先取得文件，解压",
+        "files": "先下载文件，放在你自己的文件夹里：",
+        "built": "先下载并解压",
         "then": "然后进入该文件夹，用 Python 3.11 至 3.14 执行：",
         "colab": "不想安装：打开第 00 章的",
         "colab_first": "并先在一个单元格里运行：",
@@ -190,10 +202,18 @@ def _first(found, what, source="the README"):
     raise ValueError(f"the front page takes {what} from {source}, which has none")
 
 
-def _section(node):
-    while not isinstance(node, nodes.section):
+def _section(node, kind=nodes.section):
+    while not isinstance(node, kind):
         node = node.parent
     return node
+
+
+def _operations(table):
+    """(name, where it stands, what it does) of each row of the table of what to copy."""
+    for row in table.findall(nodes.row):
+        for link in row[0].findall(nodes.reference):
+            what = re.split("[;；]", _marked(row[1]))[0]
+            yield Path(link["refuri"]).stem, link["refuri"], what
 
 
 def _of_readme(builder, readme):
@@ -205,18 +225,13 @@ def _of_readme(builder, readme):
     code = (
         t for t in doctree.findall(nodes.literal) if t[-1].astext() == "softplus.py"
     )
-    copy = _section(_first(code, "the table of what to copy"))["ids"][0]
+    table = _first(code, "the table of what to copy")
+    copy = _section(table)["ids"][0]
     links = {n.astext(): n for n in doctree.findall(nodes.reference)}
     return {
         "doctor": links["helpers/doctor"]["refuri"],
         "derive": links["helpers/derive"]["refuri"],
-        "operations": sorted(
-            {
-                (Path(link["refuri"]).stem, link["refuri"])
-                for link in links.values()
-                if "helpers/ops/" in link.get("refuri", "")
-            }
-        ),
+        "operations": [*_operations(_section(table, nodes.table))],
         "commands": [
             builder.render_partial(block.deepcopy())["fragment"] for block in blocks
         ],
@@ -425,7 +440,9 @@ def context(builder, folder, readme, chapters):
     cards, through = _chapters(folder, chapters)
     name, hours, numbers = through[0]
     look_up = next(d for d, title in chapters if title.startswith("19"))
-    nineteen, *kernels = _addresses(builder, cards, [("19", "w01"), *KERNELS])
+    sections = [("19", "w02"), ("19", "w01"), *KERNELS]
+    errors, tasks, *kernels = _addresses(builder, cards, sections)
+    operations = len(of_readme["operations"])
     return (
         words
         | of_readme
@@ -433,6 +450,7 @@ def context(builder, folder, readme, chapters):
             "facts": words["facts"].format(
                 chapters=len(cards), torch=torch.__version__.partition("+")[0]
             ),
+            "five": cards["05"]["page"],
             "eleven": cards["11"]["page"],
             "examined": _examined(builder, folder),
             "function": _function(builder),
@@ -447,11 +465,13 @@ def context(builder, folder, readme, chapters):
             "afternoon": (name, hours, [cards[n] for n in numbers.split()]),
             "rows": [*_chapter_rows(folder, cards), *_rows(builder, look_up)],
             "kernels": zip(words["kernels"], kernels, strict=True),
-            "message": MESSAGE,
             "asked": json.dumps(front_attempt(folder), ensure_ascii=False),
             "curves": curves(),
             "first": cards["00"]["page"],
-            "nineteen": nineteen,
+            "all_rows": zip(words["all_rows"], [errors, tasks], strict=True),
+            "proof": [
+                (to, text.format(operations=operations)) for to, text in words["proof"]
+            ],
             "address": ADDRESS,
         }
     )

@@ -90,7 +90,7 @@ const attempts = (() => {
   const judged = (typed, asked) => { // [mark, sentence]
     const { number, words } = asked;
     const at = (where, sentence) => where ? filled(words.at, { where, words: sentence }) : sentence;
-    const text = typed.replace(/#.*$/, "").trim().replace(/^return\b|;$/g, "").trim();
+    const text = typed.replace(/#.*$/, "").trim().replace(/^(return\b|\w+ *=(?!=))|;$/g, "").trim();
     const lambda = /^lambda\s+(\w+(?:\s*,\s*\w+)*)\s*:(.*)$/.exec(text);
     const names = lambda ? lambda[1].split(/\s*,\s*/) : asked.names, line = lambda ? lambda[2].trim() : text;
     if (line === "" || line === "...") return ["○", filled(words.untouched, { number }).replace(/^[:：] ?/, "")];

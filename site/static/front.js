@@ -36,7 +36,7 @@ const setUpSlope = front => {
     if (yours) write("yours", inFloat32(yours, [x])?.[0] ?? NaN);
     front.querySelector("#marker").setAttribute("transform", `translate(${x + 20} 0)`);
   };
-  slider.addEventListener("input", show);
+  slider.addEventListener("input", () => { slider.value = Math.round(slider.value); show(); });
   const draw = (line, mark, said) => {
     const isOwn = line !== form.querySelector("textarea").defaultValue; // whose curve is there already
     const slopes = inFloat32(line, RANGE), halved = inFloat32(line, RANGE, 0.5);
@@ -54,8 +54,8 @@ const setUpSlope = front => {
     const away = x => Math.abs(x - slider.value);
     // the slider goes where the line is seen failing, or where only a right one goes on
     slider.value = wrong.length ? wrong.reduce((near, x) => away(x) < away(near) ? x : near) : slopes ? 100 : slider.value;
-    const at = Math.round(/x = (-?[\d.]+)/.exec(mark === "✗" ? said : "")?.[1] ?? NaN); // or where the sentence looks
-    if (wrong.includes(at)) slider.value = at;
+    const at = Number(/x = (-?[\d.]+)/.exec(mark === "✗" ? said : "")?.[1] ?? NaN); // or where the sentence looks
+    if (wrong.includes(Math.round(at))) slider.value = at;
     show();
     if (!slopes) return null;
     const near = (some, right) => some?.every((y, n) => Math.abs(y - right[n]) <= 1e-6 * Math.abs(right[n]));
@@ -82,7 +82,7 @@ const setUpSlope = front => {
     return mark !== "✗" && from !== undefined && ["○", told(form.dataset.narrow)];
   };
   show();
-  attempts.setUp(form, "attempt front", (line, ...found) => draw(line.trim().replace(/^return\b/, "").trim(), ...found));
+  attempts.setUp(form, "attempt front", (line, ...found) => draw(line.trim().replace(/^(return\b|\w+ *=(?!=))/, "").trim(), ...found));
 };
 
 // English words without their endings, pairs of Chinese characters. What says nothing, the endings
@@ -144,7 +144,7 @@ const setUpLookUp = front => {
     history.replaceState(null, "", `?${new URLSearchParams({ q: field.value })}`); // for who comes back
   });
   const ask = text => { field.value = text; field.dispatchEvent(new Event("input")); field.focus(); };
-  front.querySelector(".example button").addEventListener("click", ({ target }) => ask(target.textContent));
+  for (const button of front.querySelectorAll(".example button")) button.addEventListener("click", () => ask(button.textContent));
   document.addEventListener("click", ({ target }) => { if (!target.closest(".look-up")) results.hidden = true; });
   const asked = new URLSearchParams(location.search).get("q"); // of search.html
   if (asked) ask(asked);
@@ -160,6 +160,7 @@ const setUpWays = front => front.querySelectorAll(".through button").forEach(but
     for (const other of front.querySelectorAll(".through button"))
       other.setAttribute("aria-pressed", on && other === button);
     const wanted = on ? button.dataset.chapters.split(" ") : [];
+    front.querySelector(".through output").textContent = wanted.join(" → ");
     for (const chapter of front.querySelectorAll(".map li"))
       chapter.classList.toggle("aside", on && !wanted.includes(chapter.dataset.number));
   }));
