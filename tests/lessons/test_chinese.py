@@ -57,7 +57,8 @@ def test_a_first_wrong_line(chinese):
     for text in chain.PART, chain.MULTIPLE, chain.GRADIENT, chain.SHARE, chain.VALUE:
         for places in itertools.product(*HERE_THERE_USES):
             here, there, uses = (words._(place).format(**gaps) for place in places)
-            said = words._(text).format(here=here, there=there, uses=uses, factor=2)
+            places = {"here": here, "there": there, "uses": uses}
+            said = words._(text).format(**places, suspects=here, factor=2)
             said = words.finished(said)
             assert not BLANK.search(said) and not BESIDE_CODE.search(said), said
 
