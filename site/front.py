@@ -90,7 +90,7 @@ WORDS = {
         "kernels": ["Write it in CUDA", "Write it in C++", "Write it in C", "Write it in Triton",
                     "Make it fast", "Keep it under torch.compile", "Ship it as a package"],
         "look_up": "Paste the message, or say what you want",
-        "paste": "Paste or describe it",
+        "paste": "does not require grad",
         "examples": "For example:",
         "typed": [MESSAGE, "the loss is nan after some steps", "a gradient for each sample"],
         "nothing": "No row has these words.",
@@ -107,7 +107,7 @@ WORDS = {
         "install_or_colab": "Install it, or open it in Colab",
         "files": "First the files, in a folder of your own:",
         "built": "First the files: unpack",
-        "then": "Then, in that folder, with Python 3.11 to 3.14:",
+        "then": "Then, in that folder, with Python 3.11 to 3.14. At most 2.9 GB are downloaded:",
         "colab": "Without installing: open chapter 00 in",
         "colab_first": "and run this in a cell of its own first:",
         "more": "All commands, what they download, and how to teach with the course: the README",
@@ -157,7 +157,7 @@ WORDS = {
         "kernels": ["用 CUDA 写", "用 C++ 写", "用 C 写", "用 Triton 写", "让它更快",
                     "让它支持 torch.compile", "打包发布"],
         "look_up": "粘贴报错，或写下你想做的事",
-        "paste": "粘贴或描述",
+        "paste": "does not require grad",
         "examples": "例如：",
         "typed": [MESSAGE, "训练一段时间后出现 nan", "每个样本的梯度"],
         "nothing": "没有哪一行含有这些词。",
@@ -174,7 +174,7 @@ WORDS = {
         "install_or_colab": "安装，或在 Colab 里打开",
         "files": "先下载文件，放在你自己的文件夹里：",
         "built": "先下载并解压",
-        "then": "然后进入该文件夹，用 Python 3.11 至 3.14 执行：",
+        "then": "然后进入该文件夹，用 Python 3.11 至 3.14 执行，最多要下载 2.9 GB：",
         "colab": "不想安装：打开第 00 章的",
         "colab_first": "并先在一个单元格里运行：",
         "more": "全部命令、要下载多少、怎样用这门课程教学：见 README",
@@ -233,7 +233,10 @@ def _of_readme(builder, readme):
         "derive": links["helpers/derive"]["refuri"],
         "operations": [*_operations(_section(table, nodes.table))],
         "commands": [
-            builder.render_partial(block.deepcopy())["fragment"] for block in blocks
+            _highlighted(
+                builder, block.astext().replace(" && ", "\n"), block["language"]
+            )
+            for block in blocks
         ],
         "copy": f"{readme}.html#{copy}",
     }

@@ -53,7 +53,7 @@ def _is_exact(attempt):
     if given.tolist() != [-1, -1, 1, 1]:
         yield _(
             "in float16, {numbers} between -1 and 1 becomes {given}: adding a large "
-            "number and subtracting it again loses digits, and inf times 0 is nan."
+            "number and subtracting it again loses digits; inf - inf and inf times 0 are nan."
         ).format(numbers=large.tolist(), given=given.tolist())
 
 
