@@ -996,6 +996,7 @@ for name, fn, reference in (
         f64((4, 5), (5, 3), (5, 3)),
         name=f"WithoutASlope, beside {name}",
         first="what comes through `sigmoid` in line",
+        line="`d_act * s + d_act * gate * s * (1 - s)` stood in place of `d_act * s`",
         reference=reference,
     )(fn)
 
@@ -1640,7 +1641,7 @@ class Grouped(Function):
 @case(
     "gradient-wrong",
     lambda: (draw((3, 4), positive=True)[0] / 4, *draw((4, 3))),
-    first="should be the gradient of `alpha`: look at `behind` (line",
+    first="wrong here, or in `behind` (line",
 )
 class Composite(Function):
     @staticmethod
@@ -1813,3 +1814,50 @@ class Between(Function):
         flat.index_add_(0, place, g * rest.exp())
         flat.index_add_(0, place + 1, g * rest)
         return flat, g * slope
+
+
+@case("inner-derivative-forgotten", f64((4, 3), (3,)), line="`grad_y.sum(0)` stood")
+class Shifted(Function):
+    """What is bound only where `x` needs a gradient cannot stand in the last line."""
+
+    @staticmethod
+    def forward(ctx, x, shift):
+        y = (x + shift).tanh()
+        ctx.save_for_backward(y)
+        return 3 * y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        grad_x = grad_shift = None
+        grad_y = g * 3 * (1 - y**2)
+        if ctx.needs_input_grad[0]:
+            grad_x = grad_y
+        if ctx.needs_input_grad[1]:
+            grad_shift = g.sum(0)
+        return grad_x, grad_shift
+
+
+@case(
+    "gradient-wrong",
+    f64((4, 3)),
+    "what is at hand and never used: `norm` (line",
+    first="wrong here, or in `slope` (line",
+)
+class Projected(Function):
+    """The line that is wrong comes before the first whose gradient is known."""
+
+    @staticmethod
+    def forward(ctx, x):
+        norm = (x.square().sum(1, keepdim=True) + 1e-3).sqrt()
+        y = x * norm.log()
+        ctx.save_for_backward(x, norm)
+        return y.sin().mul(2)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, norm = ctx.saved_tensors
+        scale = (x.square().sum(1, keepdim=True) + 1e-3).log() / 2
+        slope = 2 * (x * scale).cos() * scale.tanh()
+        grad_x = g * slope
+        return grad_x

@@ -40,13 +40,14 @@ USES = 6  # of one local, of which all parts are tried
 EXACT = 1e-9  # of the largest element: rounding
 
 FIRST = N_("first wrong: {what}")
+BEFORE = N_("wrong here, or in {suspects}: {what}")
 NOT_ALONE = N_("wrong here: {what}")
 PART = N_(
     "{here} holds only a part of the gradient of {there}: what comes through {uses} is "
     "missing"
 )
 MULTIPLE = N_("{here} is {factor} times the gradient of {there}")
-GRADIENT = N_("{here} should be the gradient of {there}: look at {suspects}, too")
+GRADIENT = N_("{here} should be the gradient of {there}")
 OF_RIGHT = N_(
     "{here} should be the gradient of {there}: nothing that goes into it is known to be "
     "wrong"
@@ -61,6 +62,7 @@ RETURNED = N_("what is returned for `{name}` (line {line})")
 WHOLE_LINE = N_("line {line}, `{text}`")
 OUTPUT = N_("the output itself")
 IN_LINE = N_("`{operation}` in line {line}, `{text}`")
+ONE_IN_LINE = N_("one `{operation}` in line {line}, `{text}`")
 RIGHT = N_("{here} is the gradient of `{other}`")
 
 
@@ -586,7 +588,13 @@ class Search:
                 self.right[key] = held
             elif not self.is_forwards(key, value):
                 wrong[key] = value
-        self.suspects = {k for k, v in wrong.items() if not self.is_taken(v)}
+        lines = [self.chain.backward.bindings[key[0]].node for key in self.right]
+        proven = set().union(*(names_in(line, ast.Load) for line in lines))
+        self.suspects = {
+            k
+            for k, v in wrong.items()
+            if self.name(k) not in proven and not self.is_taken(k, v)
+        }
         for candidates in (self.likely, self.unlikely):
             for key in wrong:
                 told, relation = self.told(key, candidates)
@@ -604,11 +612,13 @@ class Search:
                 return self.in_words(key, target, put, relation), relation
         return None, None
 
-    def is_taken(self, value):
-        """Is it flat, or are all its elements those of something right?"""
-        right = [*self.grads, *(self.events[key] for key in self.right)]
+    def is_taken(self, key, value):
+        """Is it a constant, or are all its elements those of something right?"""
+        right = [*self.grads, *(self.events[k] for k in self.right)]
         every = torch.cat([*map(as_vector, right)])
-        return is_flat(value) or bool(torch.isin(as_vector(value), every).all())
+        _events, (others, _record) = self.draws
+        is_constant = is_flat(value) or torch.equal(value, others[key])
+        return is_constant or bool(torch.isin(as_vector(value), every).all())
 
     def suspects_of(self, key):
         """What may be wrong of that which goes into this local."""
@@ -827,8 +837,7 @@ class Search:
         if target.uses is not None:
             relation = SHARE, {"uses": self.through(local, target.uses)}
         before = [*itertools.takewhile(lambda k: k != key, self.events)]
-        suspects = self.suspects_of(key)
-        gaps["suspects"] = listed(map(self.here, suspects))
+        suspects = [*dict.fromkeys(map(self.here, self.suspects_of(key)))]
         plain = GRADIENT if suspects else OF_RIGHT
         text, more = relation or (VALUE if target.value else plain, {})
         known = {k[0]: (k, self.right[k]) for k in before if k in self.right}
@@ -839,7 +848,8 @@ class Search:
         ]
         file = binding.code.fn.__code__.co_filename
         what = _(text).format(**gaps, **more)
-        sentence = _(FIRST if is_cause else NOT_ALONE).format(what=what)
+        lead = BEFORE if suspects else FIRST if is_cause else NOT_ALONE
+        sentence = _(lead).format(what=what, suspects=listed(suspects))
         return FirstWrong(
             sentence, listed(said), file, binding.line, text is PART, is_cause
         )
@@ -869,7 +879,9 @@ class Search:
             for node in nodes if len(nodes) < len(there) else ():
                 operation = re.sub(r"Backward\d*$", "", node.name())
                 operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower()
-                said.append(_(IN_LINE).format(operation=operation, **gaps))
+                is_alone = [n.name() for n in there].count(node.name()) == 1
+                one = IN_LINE if is_alone else ONE_IN_LINE
+                said.append(_(one).format(operation=operation, **gaps))
             if len(nodes) == len(there):
                 every = [b.node for b in self.chain.forward.bindings]
                 one = OF_FORWARD if every.count(binding.node) > 1 else WHOLE_LINE

@@ -10,6 +10,7 @@ import ast
 import contextlib
 import functools
 import inspect
+import itertools
 
 import torch
 from torch.autograd.graph import allow_mutation_on_saved_tensors
@@ -18,13 +19,14 @@ from ..function.isolation import forgiving
 from ..function.private import methods
 from ..function.tensors import is_number
 from .edits import WATCH, Edit, edited, parsed, rebuilt, watching
-from .grammar import AROUND, operands
+from .grammar import AROUND, operands, terms
 
 TURNS = 40  # times that an expression is recorded
 EVALUATED = 2500  # edits, at most
 HOPELESS = 0.9  # so much would be left to mend
 EXACT = 1e-9  # of it is rounding
 LIKELY = 1e-4  # of what is to mend may be left
+LARGEST = 2e7  # elements of all terms of one expression together
 
 
 class Expression:
@@ -65,8 +67,19 @@ class Expression:
     @functools.cached_property
     def operands(self):
         """{text: its value each time} of what may stand around it."""
+        return self.valued(operands(self.code, self.hand))
+
+    @functools.cached_property
+    def terms(self):
+        """The same of terms that may be missing in its line."""
+        size = max(v.numel() for v in (*self.values, torch.empty(1)))
+        return self.valued(
+            itertools.islice(terms(self.code, self.hand), int(LARGEST // size))
+        )
+
+    def valued(self, texts):
         found = {}
-        for text in operands(self.code, self.hand):
+        for text in texts:
             with contextlib.suppress(Exception):
                 made = compile(text, "<edited>", "eval")
                 values = [torch.as_tensor(eval(made, scope)) for scope in self.scopes]
@@ -203,16 +216,20 @@ class Foresight:
             return 0 * total
         return total
 
-    def around(self, code):
+    def around(self, code, lacks_a_term=lambda edit: False):
         """(what would be left, edit) for a factor or a term put around each expression.
 
         A few products of tensors foresee all that are at hand at once. Factors come
-        before terms, which may fit for one value of an argument only.
+        before terms, which may fit for one value of an argument only. More terms are
+        tried where lacks_a_term(edit) of the expression is true.
         """
         found = []
         for site in self.sites:
             known = site.code is code and site.is_known and not self.is_spent
-            at_hand = self.at_hand(site) if known else {}
+            at_hand = self.at_hand(site, "operands") if known else {}
+            simple = {*at_hand}
+            if simple and lacks_a_term(Edit(code, site.node, {})):
+                at_hand = self.at_hand(site, "terms") | at_hand
             if not at_hand:
                 continue
             others = map(torch.stack, zip(*at_hand.values(), strict=True))
@@ -232,31 +249,30 @@ class Foresight:
                                 f"({ast.unparse(site.node)})", text
                             )
                         }
-                        found.append(
-                            (template[3] in "+-", left, Edit(code, site.node, put))
-                        )
+                        rank = (template[3] in "+-") + (text not in simple)
+                        found.append((rank, left, Edit(code, site.node, put)))
 
         def order(triple):
-            is_term, left, edit = triple
+            rank, left, edit = triple  # a factor, a term, a term of several
             if left > LIKELY:
-                return is_term, left
+                return rank, left
             # As a person would write it: few brackets; a factor of a whole product, a
             # term beside the other terms.
             node, root = edit.node, code.root(edit.node)
             news, olds = ast.unparse(edited(code, root, edit.puts)), ast.unparse(root)
-            size = len(ast.unparse(node)) * (1 if is_term else -1)
-            of_name = not is_term and isinstance(node, ast.Name)
+            size = len(ast.unparse(node)) * (1 if rank else -1)
+            of_name = not rank and isinstance(node, ast.Name)
             last = of_name, news.count("(") - olds.count("("), size, len(news)
-            return is_term, max(left, EXACT), *last
+            return rank, max(left, EXACT), *last
 
         return [pair for _, *pair in sorted(found, key=order)]
 
-    def at_hand(self, site):
-        """{text: its values, of the site's shape} of what may stand around it."""
+    def at_hand(self, site, kind):
+        """{text: its values, of the site's shape} of the root's operands, or terms."""
         root, found, like = self.watched.get(site.root), {}, site.values[0]
         if not root or len(root.scopes) != len(site.values):
             return {}
-        for text, values in root.operands.items():
+        for text, values in getattr(root, kind).items():
             with contextlib.suppress(RuntimeError):
                 values = [
                     v.expand_as(own) for v, own in zip(values, site.values, strict=True)

@@ -93,6 +93,7 @@ def right_if(wrong, budget, few, first):
     """
     codes = editable(wrong.here.subject)
     stay, alone = guard_of(wrong), functools.partial(right_alone, wrong.here.subject)
+    was_alone = alone()
     through_others = [other for other in wrong.together if other.i == wrong.here.i]
     partly = [one for one in wrong.together if one.right.any()]
 
@@ -102,7 +103,7 @@ def right_if(wrong, budget, few, first):
         return all(one.fits(one.rows_of(run), one.right) for one, run in runs)
 
     def fits(edit):
-        asks = FLAGS_OF in edit.code.text and is_asked(edit)
+        asks = FLAGS_OF in edit.code.text and (was_alone or is_asked(edit))
         right = are_right(wrong.at) and are_right(through_others)
         return right and stay() and keeps() and (not asks or alone())
 
@@ -127,18 +128,22 @@ def candidates(codes, wrong, budget, few, first):
 
     ahead = Foresight(codes, case, gradient, budget)
     places = []
-    if first and first.is_cause:
-        places.append((first.is_at, math.inf))  # whatever is foreseen, as in a loop
+    if first and first.is_cause:  # whatever is foreseen, as in a loop
+        lacks = [first.is_at] if first.is_part else []
+        places.append((first.is_at, math.inf, *lacks))
     if not (first and first.is_part):
         places.append((lambda edit: True, HOPELESS))
-    for is_due, hopeless in places:
-        for edit in ranked(codes, ahead, few, is_due, hopeless):
+    for one in places:
+        for edit in ranked(codes, ahead, few, *one):
             if not divides(edit, ahead.hands.get(edit.code.root(edit.node), {})):
                 yield edit
 
 
-def ranked(codes, ahead, few, is_due, hopeless):
-    """Those edits for which is_due(edit), in the order in which they are tried."""
+def ranked(codes, ahead, few, is_due, hopeless, *lacks):
+    """Those edits for which is_due(edit), in the order in which they are tried.
+
+    hopeless: so much would be left, as it is foreseen; lacks: where a term is missing
+    """
     unsure, odd = [], []
 
     def of_these(rows):
@@ -146,7 +151,9 @@ def ranked(codes, ahead, few, is_due, hopeless):
             edits = filter(is_due, edits_of(code, ahead.hands, rows))
             yield from ahead.ranked(edits)
 
-    around = (pair for c in codes for pair in ahead.around(c) if is_due(pair[1]))
+    around = (
+        pair for c in codes for pair in ahead.around(c, *lacks) if is_due(pair[1])
+    )
     for kind, pairs in enumerate((of_these(EXPRESSIONS), around, of_these(MANY))):
         for left, edit in pairs:
             if left is None:
@@ -241,16 +248,18 @@ def exits(subject):
 
 
 def unused(subject):
-    """What backward assigns and never reads, in words; or None."""
+    """What backward assigns, or takes from ctx, and never reads, in words; or None."""
     found = {}
     for code in backward_codes(subject):
         names = [n for n in code.nodes if isinstance(n, ast.Name) and n.id[0] != "_"]
         read = {n.id for n in names if isinstance(n.ctx, ast.Load)}
         for node in names:
-            if node.id not in read and isinstance(code.up.get(node), ast.Assign):
+            up = code.up.get(node)
+            up = code.up.get(up) if isinstance(up, ast.Tuple) else up
+            if node.id not in read and isinstance(up, ast.Assign):
                 at = place(code.line(node), code.fn.__name__)
                 found[_("`{old}` ({place})").format(old=node.id, place=at)] = None
-    return found and _("what is computed and never used: {these}").format(
+    return found and _("what is at hand and never used: {these}").format(
         these=listed(found)
     )
 

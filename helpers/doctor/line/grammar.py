@@ -107,6 +107,7 @@ AROUND = {  # with what is at hand
     "{} - {}": torch.sub,
 }
 MOST, LONG = 64, 48  # texts at hand; letters of one
+FACTORS, LATEST = 16, 6  # names of which a missing term is made; those with a slope
 DIMS = 0, -1, 1
 SIZE = r"[\d.]+|len\(.*\)|.*\.(numel\(\)|size\(-?\d\)|shape\[-?\d\])"
 INPUTS = 8  # whose flags are tried
@@ -162,7 +163,8 @@ def other_operators(site):
             | ast.Compare(left=a, ops=[op], comparators=[b])
         ):
             others = others_of(OPERATORS.get(type(op)), ALIKE)
-            yield from (f"{of(a)} {other} {of(b)}" for other in others)
+            if of(b) != "1":  # which is no factor
+                yield from (f"{of(a)} {other} {of(b)}" for other in others)
 
 
 def without_a_part(site):
@@ -382,6 +384,27 @@ def operands(code, hand):
         f"({form.format(n)})" for n in tensors if "grad" not in n for form in FORMS
     ]
     return [*list(dict.fromkeys(texts))[:MOST], *forms[:MOST]]
+
+
+def terms(code, hand):
+    """Texts of a term that may be missing in a line: products of what is at hand.
+
+    What is never read comes first, and then what was made last.
+    """
+    read = {of(n) for n in code.nodes if isinstance(getattr(n, "ctx", None), ast.Load)}
+    names = [n for n, v in hand.items() if n[0] != "_" and type(v) is not bool]
+    names = sorted(reversed(names), key=read.__contains__)[:FACTORS]
+    tensors = [n for n in names if torch.is_tensor(hand[n])]
+    names += ["2", "0.5"]
+    slopes = [form.format(n) for n in tensors[:LATEST] for form in FORMS[3:6]]
+    yield from (f"{a} / {b}" for a in names for b in tensors)
+    for a, b in itertools.combinations(names, 2):
+        yield from (f"{a} * {b}", f"({a} * {b}).sum(-1)", f"({a} * {b}).sum(0)")
+        yield from (f"{a} * {b} / {c}" for c in names if c not in (a, b))
+        others = [*names[names.index(b) + 1 :], *slopes]
+        yield from (f"{a} * {b} * {c}" for c in others)
+    for a, b in itertools.permutations(tensors, 2):
+        yield from (f"{a} @ {b}", f"{a}.mT @ {b}", f"{a} @ {b}.mT")
 
 
 # --- statements -----------------------------------------------------------------------

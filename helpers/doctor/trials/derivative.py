@@ -103,10 +103,11 @@ def told_once(found):
     """Those to be told: one alone, where one change makes all right."""
     for io, one in found.items():
         if one.mends_all:
+            is_part = one.first_wrong and one.first_wrong.is_part
             return {
                 other: replace(each, change=each.change and one.change)
                 for other, each in found.items()
-                if other[0] == io[0]
+                if (other == io if is_part else other[0] == io[0])
             }
     causes = [
         io for io, one in found.items() if one.first_wrong and one.first_wrong.is_cause
@@ -151,9 +152,11 @@ def finding_of(exam, i, o, found, told):
     if also:
         said = _(ALSO).format(these=quoted(also))
         words["further"] = [*words.get("further", ()), said]
-    first_wrong = None if change else one.first_wrong
+    first = one.first_wrong
+    if change and first and not first.is_part:  # a path says why the change is due
+        first = None
     finding = one.text(
-        one.input, y, change=change, first_wrong=first_wrong, also_wrong=also, **words
+        one.input, y, change=change, first_wrong=first, also_wrong=also, **words
     )
     if finding.remedy and not exam.has_own_nodes:
         return replace(finding, remedy=exam.cut_off)

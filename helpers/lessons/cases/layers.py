@@ -297,7 +297,7 @@ slip(
     lambda: (*draw((6,)), 0.7, 0.4),
     {" + b * two": ""},
     "partly-right",
-    "what is computed and never used",
+    "what is at hand and never used",
     "`two` (line 17",
     lines=True,
 )
