@@ -35,8 +35,8 @@ IN_BACKWARD = N_(
 )
 APPLIED = N_("{these}, which backward applies: `examine` it alone")
 SAVED = N_(
-    "{these}: what is saved and not returned is a constant to autograd; recompute it "
-    "in backward, or return it from forward"
+    "{these}: what is saved, and not returned with a gradient, is a constant to "
+    "autograd; recompute it in backward, or return it from forward"
 )
 MISSING = warning(
     "double-backward-missing",
