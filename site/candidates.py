@@ -126,8 +126,8 @@ NONE = {
     "zh": "返回 None，`x` 就得不到梯度。",
 }
 SUCCESS = {  # no more than the page has seen
-    "notebooks": "Right: it is 1 at x = 100, in float32, too, and right at {count} inputs "
-    "in float64, out to about ±{far}.",
+    "notebooks": "Right, also at x = 100 in float32. It was checked at {count} inputs in "
+    "float64, out to about ±{far}.",
     "zh": "在 x = 100 处它是 1，在 float32 下也是；在 {count} 个 float64 输入上"
     "都正确，最远取到 ±{far} 附近。",
 }

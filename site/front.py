@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import struct
 import textwrap
 from pathlib import Path
 
@@ -53,8 +54,8 @@ KERNELS = [  # chapters, and the headings of the sections that hold a kernel, by
 MESSAGE = "Trying to backward through the graph a second time"  # to try the search with
 WORDS = {
     "notebooks": {
-        "claim": "A course on writing your own differentiable operations in PyTorch, with tested "
-        "code to copy into your project.",
+        "claim": "Write the gradient that PyTorch lacks, gets wrong, or makes too costly: a "
+        "course, with tested code to copy.",
         "ask": "Where does autograd go wrong?",
         "of_what": "This is the slope of softplus, log(1 + exp(x)), in float32.",
         "slide": " Slide x.",
@@ -77,13 +78,11 @@ WORDS = {
         "own": "PyTorch ships a softplus of its own. What it lacks, you write like this.",
         "repaired": "Chapter 00 writes this one, and shows where autograd is wrong "
         "without a nan.",
-        "for_whom": "For people who train models, and need a gradient that PyTorch lacks, gets "
-        "wrong, or computes at too high a cost in memory.",
         "proof": [("check", "The doctor names the line where a backward is wrong."),
                   ("write", "`derive` writes a backward, and proves it."),
                   ("copy", "{operations} tested operations are yours to copy.")],
         "start": "Start with chapter 00",
-        "facts": "{chapters} chapters · every printed output is made again by the tests · "
+        "facts": "{chapters} chapters · every output shown is run again by the tests · "
         "torch {torch} · BSD-3-Clause",
         "doors": ("New here", "I have an error, or a task", "I need a kernel"),
         "new": "You need Python, tensors and `loss.backward()`, but no GPU.",
@@ -121,7 +120,7 @@ WORDS = {
         },
     },
     "zh": {
-        "claim": "本课程讲怎样为 PyTorch 写自己的可微算子，"
+        "claim": "PyTorch 没有、算错或者太占内存的梯度，自己来写：一门课程，"
         "并附有经过测试、可以复制到项目里的代码。",
         "ask": "autograd 从哪里开始算错？",
         "of_what": "这是 softplus，即 log(1 + exp(x))，在 float32 下的斜率。",
@@ -144,8 +143,6 @@ WORDS = {
         "own": "softplus 是 PyTorch 自带的。PyTorch 没有的，就这样自己写。",
         "repaired": "第 00 章写出这个 Function，还会指出 autograd 在哪里虽然没有得到 nan，"
         "却照样算错。",
-        "for_whom": "如果你在训练模型，而 PyTorch 没有你要的梯度，或者算得不对、太占内存，"
-        "这门课程就是为你准备的。",
         "proof": [("check", "梯度医生指出 backward 错在哪一行。"),
                   ("write", "`derive` 写出 backward，并加以验证。"),
                   ("copy", "{operations} 个经过测试的算子，任你复制。")],
@@ -243,7 +240,7 @@ def _of_readme(builder, readme):
 
 
 def figures(readme):
-    """{number: (file, what it is, caption)} of the chapters that the README has a figure of."""
+    """{number: (file, what it is, caption, size)} of the chapters with a figure in the README."""
     tables = re.findall(r"^\| (!\[.+) \|\n\| (.+) \|$", readme, re.MULTILINE)
     pairs = [
         pair
@@ -254,7 +251,8 @@ def figures(readme):
     for image, caption in pairs:
         text, file = re.fullmatch(r"!\[(.+)\]\(.+/(.+)\)", image).groups()
         words, number = re.fullmatch(r"(.+?) ?[(（](\d\d)[)）]", caption).groups()
-        found[number] = file, text, words
+        size = (ROOT / ".github" / "pictures" / file).read_bytes()[16:24]  # of a PNG
+        found[number] = file, text, words, struct.unpack(">2I", size)
     return found
 
 

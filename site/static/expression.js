@@ -8,7 +8,7 @@ const evaluated = (() => {
   class Float extends Number {}
   const beyond = (what, more) => { throw Object.assign(new Beyond(what), more); };
   const wrong = (kind, gaps = {}) => { throw Object.assign(new Wrong(kind), { gaps }); };
-  const { exp, expm1, log, log1p, sqrt, sin, cos, cosh, tanh, abs } = Math;
+  const { exp, expm1, log, log1p, sqrt, sin, cos, sinh, cosh, tanh, abs } = Math;
   const isInt = Number.isInteger; // not of a Float
   const isNumber = value => ["number", "boolean"].includes(typeof value?.valueOf());
   const isTensor = value => value instanceof Tensor;
@@ -195,11 +195,13 @@ const evaluated = (() => {
     Object.fromEntries(Object.entries(functions).map(([name, f]) => [name, made(f, name)]));
   const ofEach = (f, name) => ["x", x => isFloat(x) ? elementwise(f, x.dtype, x) : beyond(name)];
   const OF_BOTH = { // of torch, and methods
-    ...changed({ exp, expm1, log, log1p, sqrt, sin, cos, cosh, tanh, abs,
+    ...changed({ exp, expm1, log, log1p, sqrt, sin, cos, sinh, cosh, tanh, abs, neg: x => -x,
       sigmoid: x => 1 / (1 + exp(-x)), square: x => x * x,
       relu: x => x < 0 ? 0 : x, sign: x => x > 0 ? 1 : x < 0 ? -1 : 0 }, ofEach),
     ...changed({ add: "+", sub: "-", mul: "*", div: "/", pow: "**" }, (op, name) => // or torch.div(1, x)
       ["one other", (a, b) => isTensor(a) || isTensor(b) ? operated(op, a, b) : beyond(name)]),
+    ...changed({ minimum: Math.min, maximum: Math.max }, f =>
+      ["x tensor", (a, b) => elementwise(f, common(a, b), a, b)]),
     matmul: ["x tensor", matmul],
     logaddexp: ["x tensor", (x, other) =>
       elementwise((a, b) => Math.max(a, b) + log1p(exp(-abs(a - b))), common(x, other), x, other)],
@@ -209,6 +211,7 @@ const evaluated = (() => {
       return operated("/", all, x.data.length / all.data.length);
     }],
     clamp: ["x min max", clamped],
+    clip: ["x min max", clamped],
     nan_to_num: ["x nan", (x, nan = 0) => x.data.some(n => abs(n) === Infinity) ? beyond("nan_to_num")
       : where(operated("==", x, x), x, filled(x, nan))],
     t: ["x", turned],
@@ -232,6 +235,7 @@ const evaluated = (() => {
       stack: ["all dim", (all, dim = 0) => joined(all.map(x => unsqueezed(x, dim)), dim)],
     },
     "torch.nn": { __proto__: null },
+    "torch.special": { __proto__: null, expit: OF_BOTH.sigmoid },
     method: { __proto__: null, ...OF_BOTH,
       where: ["one mask other", (one, mask, other) => where(mask, one, other)],
       // PyTorch's order in memory is known here of what was given, alone

@@ -38,16 +38,15 @@ const setUpSlope = front => {
   };
   slider.addEventListener("input", () => { slider.value = Math.round(slider.value); show(); });
   const draw = (line, mark, said) => {
-    const isOwn = line !== form.querySelector("textarea").defaultValue; // whose curve is there already
     const slopes = inFloat32(line, RANGE), halved = inFloat32(line, RANGE, 0.5);
     let path = "", pen = "M";
-    for (const [n, y] of (isOwn && slopes || []).entries()) {
+    for (const [n, y] of (slopes ?? []).entries()) {
       const seen = Math.min(Math.max(1 - y, -9), 9); // far outside: what is larger is not drawn
       path += Number.isNaN(y) ? "" : `${pen}${RANGE[n] + 20} ${seen.toFixed(4)}`;
       pen = Number.isNaN(y) ? "M" : "L";
     }
     front.querySelector("#yours").setAttribute("d", path);
-    yours = isOwn && slopes && line;
+    yours = slopes && line;
     const slopeAt = (line, x) => inFloat32(line, [x])?.[0] ?? NaN;
     const differ = (some, right, at) => (some ?? []).flatMap((y, n) => Math.abs(y - right[n]) < 0.01 ? [] : at[n]);
     const wrong = differ(slopes, RIGHT, RANGE), far = inFloat32(line, BEYOND);
@@ -167,7 +166,6 @@ const setUpWays = front => front.querySelectorAll(".through button").forEach(but
 
 document.addEventListener("DOMContentLoaded", () => {
   const front = document.querySelector(".front");
-  front.classList.add("alive"); // without scripts, what needs them is not shown
   setUpSlope(front);
   setUpLookUp(front);
   setUpWays(front);

@@ -1861,3 +1861,27 @@ class Projected(Function):
         slope = 2 * (x * scale).cos() * scale.tanh()
         grad_x = g * slope
         return grad_x
+
+
+def window(t):
+    wide = torch.cat([t[:1], t, t[-1:]])
+    return wide[:-2] + wide[1:-1] + wide[2:]
+
+
+@case(
+    "gradient-wrong",
+    f64((5,)),
+    first="comes through an argument of `window` is missing",
+)
+class Inhibited(Function):
+    @staticmethod
+    def forward(ctx, x):
+        denom = 1 + 0.3 * window(x * x)
+        ctx.save_for_backward(denom)
+        return x / denom
+
+    @staticmethod
+    def backward(ctx, g):
+        (denom,) = ctx.saved_tensors
+        grad_x = g / denom
+        return grad_x

@@ -59,6 +59,8 @@ RIGHT = [
     ("2.a", "G.mT @ X"),
     ("2.a", "G.transpose(0, 1) @ X"),
     ("13.a", "g.masked_fill(x.abs() >= 1, 0)"),
+    ("13.a", "g * (torch.maximum(x, x.neg()) < 1)"),
+    ("4.a", "g.neg() * y.clip(min=-1e9) * y"),
 ]
 WRONG = [
     ("1.a", "g * w - g"),
@@ -172,6 +174,9 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "grad_output * torch.where(x < -5, 0, torch.sigmoid(x))": "✗",
     "grad_output * torch.where((x > 50) & (x < 300), 0.5, torch.sigmoid(x))": "✗",
     "grad_output * x.sigmoid": "✗",
+    "grad_output * torch.special.expit(x)": "✓",
+    "grad_output * torch.exp(torch.minimum(x, x.neg())) / (1 + (-x.abs()).exp())": "✗",
+    "grad_output * torch.sinh(x)": "✗",
     "torch.einsum('ij,ij->ij', grad_output, torch.sigmoid(x))": "○",
 }
 # Python finds a derivative of these that is nan, infinite, or 0 at a kink, which the page

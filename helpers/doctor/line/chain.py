@@ -61,6 +61,7 @@ IN_A_RUN = N_("`{name}` (line {line}, run {run} of {runs})")
 RETURNED = N_("what is returned for `{name}` (line {line})")
 WHOLE_LINE = N_("line {line}, `{text}`")
 OUTPUT = N_("the output itself")
+ARGUMENT = N_("an argument of `{function}`")
 IN_LINE = N_("`{operation}` in line {line}, `{text}`")
 ONE_IN_LINE = N_("one `{operation}` in line {line}, `{text}`")
 RIGHT = N_("{here} is the gradient of `{other}`")
@@ -116,9 +117,16 @@ class Watching(ast.NodeTransformer):
 
     visit_Lambda = visit_ClassDef = visit_FunctionDef  # noqa: N815
 
-    def watched(self):
+    def watched(self, from_its_arguments):
         self.tree = copy.deepcopy(self.code.tree)
-        return ast.fix_missing_locations(self.visit(self.tree))
+        tree = self.visit(self.tree)
+        if from_its_arguments:  # which are made where it is called
+            number = self.binding(self.code.tree, None)
+            tree.body[:0] = [
+                ast.copy_location(ast.parse(f"{WATCH}({number}, {x})").body[0], tree)
+                for x in self.code.arguments
+            ]
+        return ast.fix_missing_locations(tree)
 
 
 def bound_by(node):
@@ -150,13 +158,15 @@ def bound_by(node):
 class Method:
     """A method of a Function, or a reference, and what it calls: their locals are watched."""
 
-    def __init__(self, method, cls):
+    def __init__(self, method, cls, from_arguments=False):
         method, self.filled = lines_of(method)
         self.codes, self.bindings = codes_of([method], cls), []
         if not self.codes or self.codes[0].fn is not inspect.unwrap(method):
             raise UnsuitableError
         self.trees = {
-            code: Watching(code, self.bindings, code is self.codes[0]).watched()
+            code: Watching(code, self.bindings, code is self.codes[0]).watched(
+                from_arguments and code is not self.codes[0]
+            )
             for code in self.codes
         }
 
@@ -430,7 +440,7 @@ class Chain:
     def __init__(self, cls, reference=None):
         self.cls, self.reference, self.by_forward = cls, reference, takes_ctx(cls)
         self.ctx_too = self.by_forward and not reference
-        self.forward = Method(reference or cls.forward, cls)
+        self.forward = Method(reference or cls.forward, cls, from_arguments=True)
         self.backward = Method(backward_of(cls), cls)
         # A kernel may take no memory but what its own code has prepared.
         if not all(harmless(code, cls) for code in self.backward.codes):
@@ -874,6 +884,9 @@ class Search:
             found.setdefault(node and bindings[node], []).append(node)
         said = [_(OUTPUT)] if found.pop(None, ()) else []
         for binding, nodes in found.items():
+            if binding.node is binding.code.tree:
+                said.append(_(ARGUMENT).format(function=binding.code.fn.__name__))
+                continue
             there = [n for n, _c in local.uses if n and bindings[n] is binding]
             gaps = {"line": binding.line, "text": text_of(binding)}
             for node in nodes if len(nodes) < len(there) else ():
