@@ -250,8 +250,7 @@ def partly_right_somewhere(wrong):
 
 @cause(
     "derivative-wrong",
-    "The gradient of {x} is off by a factor that is not the same everywhere, whatever "
-    "{grad} is.",
+    "The gradient of {x} is off by a factor that is not a constant, whatever {grad} is.",
     look="the formula of the derivative",
     kind=VAGUE,
 )

@@ -247,12 +247,19 @@ def exits(subject):
     )
 
 
+def is_call(line):
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Call)
+
+
 def unused(subject):
     """What backward assigns, or takes from ctx, and never reads, in words; or None."""
     found = {}
     for code in backward_codes(subject):
         names = [n for n in code.nodes if isinstance(n, ast.Name) and n.id[0] != "_"]
-        read = {n.id for n in names if isinstance(n.ctx, ast.Load)}
+        methods = [n.value.func for n in code.nodes if is_call(n)]
+        filled = [m.value for m in methods if getattr(m, "attr", " ")[-1] == "_"]
+        loaded = [n for n in names if isinstance(n.ctx, ast.Load) and n not in filled]
+        read = {n.id for n in loaded}
         for node in names:
             up = code.up.get(node)
             up = code.up.get(up) if isinstance(up, ast.Tuple) else up

@@ -163,6 +163,9 @@ def other_operators(site):
             | ast.Compare(left=a, ops=[op], comparators=[b])
         ):
             others = others_of(OPERATORS.get(type(op)), ALIKE)
+            values = [site.hand.get(ast.unparse(side)) for side in (a, b)]
+            if any(torch.is_tensor(v) and v.dim() < 2 for v in values):
+                others = [other for other in others if other != "@"]
             if of(b) != "1":  # which is no factor
                 yield from (f"{of(a)} {other} {of(b)}" for other in others)
 
@@ -183,7 +186,8 @@ def without_a_part(site):
             | ast.Subscript(value=a)
             | ast.Attribute(value=a, attr="T" | "mT" | "H" | "mH" | "real")
         ):
-            yield of(a)
+            if not isinstance(a, ast.Constant):  # -2 is one constant
+                yield of(a)
 
 
 def other_functions(site):
@@ -272,7 +276,7 @@ def other_flags(site):
 
 def other_counts(site):
     """Of elements, or of those that a mask leaves."""
-    if re.fullmatch(SIZE, site.text):
+    if re.fullmatch(SIZE, site.text) or type(site.hand.get(site.text)) is int:
         for name, t in sorted(
             site.hand.items(), key=lambda one: one[0] not in site.text
         ):
@@ -316,9 +320,9 @@ EXPRESSIONS = [  # kinds of nodes; templates, or site -> texts or {node: text}
     (ast.Call, other_functions),
     (NAME, other_calls),
     (NAME, one_off),
+    ((ast.Call, ast.Subscript), other_counts),
     ((ast.Constant, ast.UnaryOp), other_constants),
     ((ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
-    ((ast.Call, ast.Subscript), other_counts),
     (ast.Call, other_dims),
 ]
 LARGER = ("{0} * {hand}",)  # if it broadcasts to what is at hand
@@ -327,6 +331,7 @@ MANY = [  # edits, tried later
     (NAME, FORMS),
     (NAME, PASSED_ON),
     (VALUE, LARGER),
+    (NAME, other_counts),
 ]
 
 
@@ -397,7 +402,7 @@ def terms(code, hand):
     tensors = [n for n in names if torch.is_tensor(hand[n])]
     names += ["2", "0.5"]
     slopes = [form.format(n) for n in tensors[:LATEST] for form in FORMS[3:6]]
-    yield from (f"{a} / {b}" for a in names for b in tensors)
+    yield from (f"{a} / {b}" for a in (*names, "1") for b in tensors)
     for a, b in itertools.combinations(names, 2):
         yield from (f"{a} * {b}", f"({a} * {b}).sum(-1)", f"({a} * {b}).sum(0)")
         yield from (f"{a} * {b} / {c}" for c in names if c not in (a, b))

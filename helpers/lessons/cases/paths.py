@@ -395,7 +395,7 @@ paths(
             "n = g.shape[0]",
             "term-missing",
             "",
-            "`g.numel() / g.shape[1]` stood in place of `g.shape[0]`",
+            "g.numel() / g.shape[1]",
         ),
     ],
 )
