@@ -50,6 +50,7 @@ SAID = {  # what only a page says; by the folder of the edition
         "course.",
         "syntax": "this page cannot read `{what}`. Is an operator missing before it? If not, run "
         "it in the course.",
+        "unfinished": "the line ends where something must follow.",
         "apart": "Where `grad_output` is 0, your line is not: each term needs that factor.",
         "brackets": "brackets: {opened} opened, {closed} closed.",
         "modules": "This page has `torch` alone: write `torch` in place of `{module}`.",
@@ -84,6 +85,7 @@ SAID = {  # what only a page says; by the folder of the edition
         "slip": "这里没有 `{name}`，是不是想写 `{close}`？如果不是，请在课程的 notebook 里运行。",
         "syntax": "`{what}` 无法解析，它前面是不是漏了运算符？如果没有，"
         "请在课程的 notebook 里运行。",
+        "unfinished": "这一行还没有写完。",
         "apart": "当 `grad_output` 为 0 时，你的这一行却不为 0：每一项都要乘上它。",
         "brackets": "左括号有 {opened} 个，右括号有 {closed} 个。",
         "modules": "本页只有 `torch`，请把 `{module}` 写成 `torch`。",

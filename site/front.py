@@ -78,8 +78,8 @@ WORDS = {
         "own": "PyTorch ships a softplus of its own. What it lacks, you write like this.",
         "repaired": "Chapter 00 writes this one, and shows where autograd is wrong "
         "without a nan.",
-        "proof": [("check", "The doctor names the line where a backward is wrong."),
-                  ("write", "`derive` writes a backward, and proves it."),
+        "proof": [("check", "The doctor says what is wrong with a backward, often with the line."),
+                  ("write", "`derive` writes a backward, and checks it."),
                   ("copy", "{operations} tested operations are yours to copy.")],
         "start": "Start with chapter 00",
         "facts": "{chapters} chapters · every output shown is run again by the tests · "
@@ -143,8 +143,8 @@ WORDS = {
         "own": "softplus 是 PyTorch 自带的。PyTorch 没有的，就这样自己写。",
         "repaired": "第 00 章写出这个 Function，还会指出 autograd 在哪里虽然没有得到 nan，"
         "却照样算错。",
-        "proof": [("check", "梯度医生指出 backward 错在哪一行。"),
-                  ("write", "`derive` 写出 backward，并加以验证。"),
+        "proof": [("check", "梯度医生指出 backward 错在哪里，往往还能指出是哪一行。"),
+                  ("write", "`derive` 写出 backward，并与 autograd 核对。"),
                   ("copy", "{operations} 个经过测试的算子，任你复制。")],
         "start": "从第 00 章开始",
         "facts": "{chapters} 章 · 打印出的每个结果都由测试重新算过 · "

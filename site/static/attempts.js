@@ -128,6 +128,7 @@ const attempts = (() => {
       return [isFront && isName ? "✗" : "○", at(number, filled(sentence, { name: beyond.message, names: has, meant }))];
     }
     const isQuoted = /['"]/.test(line);
+    if (beyond?.isSyntax && !beyond.message) return ["○", at(number, words.unfinished)];
     if (beyond?.isSyntax && !isQuoted) return ["○", at(number, filled(words.syntax, { what: beyond.message }))];
     if (beyond) return ["○", at(number, filled(words.beyond, { what: isQuoted ? line.match(/\w*(?=\(\s*['"])/)?.[0] || "'…'" : beyond.message }))];
     const wrong = cases.map(({ expected, where, sentence }, n) => {
@@ -166,9 +167,10 @@ const attempts = (() => {
     const asked = JSON.parse(form.dataset.asked), field = form.querySelector("textarea");
     const answer = () => {
       spell(form.querySelector("output"), ""); // no old verdict stays
+      form.querySelector("output").classList.remove("stale");
       const found = judged(field.value, asked), [mark, said] = told(field.value, ...found) || found;
       spell(form.querySelector("output"), `${mark} ${said[0].toUpperCase()}${said.slice(1)}`);
-      form.querySelector("output").dataset.mark = mark; // has its colour
+      Object.assign(form.querySelector("output").dataset, { mark, of: field.value }); // has its colour
     };
     form.addEventListener("submit", event => {
       event.preventDefault();
@@ -182,6 +184,8 @@ const attempts = (() => {
     });
     field.addEventListener("input", () => { // pasted lines are one
       if (field.value.includes("\n")) field.value = field.value.trim().replace(/\s*\n\s*/g, " ");
+      const output = form.querySelector("output");
+      output.classList.toggle("stale", field.value !== output.dataset.of); // it is of another line
     });
     if (!CSS.supports("field-sizing", "content")) { // as tall as what it holds
       const grow = () => {

@@ -328,8 +328,10 @@ def test_the_front_page_is_alive(page, site, folder, name):
         ("return grad_output / (1 + torch.exp(-x))", "✓"),
     ):
         field.fill(line)
+        expect(said).to_have_class("stale")  # the verdict is of the line before
         field.press("Enter")
         expect(said).to_contain_text(mark)
+        expect(said).not_to_have_class("stale")
     assert page.locator("#yours").get_attribute("d").count("L") == 280
     page.reload()  # the browser keeps it
     expect(said).to_contain_text("✓")

@@ -174,6 +174,7 @@ FRONT = {  # lines for the front page, and their marks, which are Python's, too
     "grad_output * torch.where(x < -5, 0, torch.sigmoid(x))": "✗",
     "grad_output * torch.where((x > 50) & (x < 300), 0.5, torch.sigmoid(x))": "✗",
     "grad_output * x.sigmoid": "✗",
+    "grad_output *": "○",
     "grad_output * torch.special.expit(x)": "✓",
     "grad_output * torch.exp(torch.minimum(x, x.neg())) / (1 + (-x.abs()).exp())": "✗",
     "grad_output * torch.sinh(x)": "✗",

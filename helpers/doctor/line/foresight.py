@@ -216,7 +216,7 @@ class Foresight:
             return 0 * total
         return total
 
-    def around(self, code, lacks_a_term=lambda edit: False):
+    def around(self, code, lacks_a_term):
         """(what would be left, edit) for a factor or a term put around each expression.
 
         A few products of tensors foresee all that are at hand at once. Factors come

@@ -129,20 +129,24 @@ def candidates(codes, wrong, budget, few, first):
     ahead = Foresight(codes, case, gradient, budget)
     places = []
     if first and first.is_cause:  # whatever is foreseen, as in a loop
-        lacks = [first.is_at] if first.is_part else []
-        places.append((first.is_at, math.inf, *lacks))
+        lacks_a_term = first.is_at if first.is_part else never
+        places.append((first.is_at, math.inf, lacks_a_term))
     if not (first and first.is_part):
-        places.append((lambda edit: True, HOPELESS))
+        places.append((lambda edit: True, HOPELESS, never))
     for one in places:
         for edit in ranked(codes, ahead, few, *one):
             if not divides(edit, ahead.hands.get(edit.code.root(edit.node), {})):
                 yield edit
 
 
-def ranked(codes, ahead, few, is_due, hopeless, *lacks):
+def never(edit):
+    return False
+
+
+def ranked(codes, ahead, few, is_due, hopeless, lacks_a_term):
     """Those edits for which is_due(edit), in the order in which they are tried.
 
-    hopeless: so much would be left, as it is foreseen; lacks: where a term is missing
+    hopeless: so much would be left, as it is foreseen, of what is not tried
     """
     unsure, odd = [], []
 
@@ -151,9 +155,8 @@ def ranked(codes, ahead, few, is_due, hopeless, *lacks):
             edits = filter(is_due, edits_of(code, ahead.hands, rows))
             yield from ahead.ranked(edits)
 
-    around = (
-        pair for c in codes for pair in ahead.around(c, *lacks) if is_due(pair[1])
-    )
+    every = (pair for c in codes for pair in ahead.around(c, lacks_a_term))
+    around = (pair for pair in every if is_due(pair[1]))
     for kind, pairs in enumerate((of_these(EXPRESSIONS), around, of_these(MANY))):
         for left, edit in pairs:
             if left is None:

@@ -396,7 +396,8 @@ def terms(code, hand):
 
     What is never read comes first, and then what was made last.
     """
-    read = {of(n) for n in code.nodes if isinstance(getattr(n, "ctx", None), ast.Load)}
+    loads = [n for n in code.nodes if isinstance(getattr(n, "ctx", None), ast.Load)]
+    read = {*map(ast.unparse, loads)}
     names = [n for n, v in hand.items() if n[0] != "_" and type(v) is not bool]
     names = sorted(reversed(names), key=read.__contains__)[:FACTORS]
     tensors = [n for n in names if torch.is_tensor(hand[n])]
