@@ -33,8 +33,8 @@ With 8 heads of 64 in float32, on one thread of an AMD EPYC with AVX-512, from
 takes 1.3 to 1.4 of the time of `F.scaled_dot_product_attention` (1.5 to 1.6 on an Intel
 Xeon); of 8 to 64 places, 1.0 to 1.2 of plain attention's. The second takes 0.5 to 0.8 of
 the math backend's time, and 60 MiB where that needs 1,448. An input being 1, the peak is
-at most 8 from 128 places on, 22 for the second derivative. The process itself grew by 6.4
-at 8,192 places, and by 8.0 with `F.scaled_dot_product_attention`.
+at most 8 from 128 places on, 22 for the second derivative. The process itself grew by 5
+to 6 at 8,192 places, and by 8 with `F.scaled_dot_product_attention`.
 
 On an NVIDIA H200 with torch 2.11, the first derivative of 16,384 places takes 1.6 of the
 time of `F.scaled_dot_product_attention`, and 1,760 MiB where that needs 194; with
