@@ -128,7 +128,7 @@ const attempts = (() => {
       return [isFront && isName ? "✗" : "○", at(number, filled(sentence, { name: beyond.message, names: has, meant }))];
     }
     const isQuoted = /['"]/.test(line);
-    if (beyond?.isSyntax && !beyond.message) return ["○", at(number, words.unfinished)];
+    if (beyond?.isSyntax && /[-+*/@<>=&|]$/.test(line)) return ["○", at(number, words.unfinished)];
     if (beyond?.isSyntax && !isQuoted) return ["○", at(number, filled(words.syntax, { what: beyond.message }))];
     if (beyond) return ["○", at(number, filled(words.beyond, { what: isQuoted ? line.match(/\w*(?=\(\s*['"])/)?.[0] || "'…'" : beyond.message }))];
     const wrong = cases.map(({ expected, where, sentence }, n) => {

@@ -302,7 +302,7 @@ const evaluated = (() => {
     const found = [...source.matchAll(TOKEN)], words = found.map(([word]) => word);
     let n = 0;
     const takes = (...signs) => signs.includes(words[n]) ? words[n++] : null;
-    const stop = () => beyond(source.slice(found[n]?.index ?? Infinity), { isSyntax: true });
+    const stop = () => beyond(source.slice(found[n]?.index), { isSyntax: true });
     const separated = (part, close) => {
       const parts = [];
       while (!takes(close)) {

@@ -103,7 +103,6 @@ REFUSED = [
     ("3.a", "g.flip(0).add_(0)"),
     ("3.a", "[row for row in g]"),
     ("3.b", "torch.randn_like(g)"),
-    ("4.a", "-g * y**"),
     ("10.b", "tangent.sum().item()"),
     ("13.a", "g.__class__"),
     ("2.b", "G.sum(keepdim=True)"),  # PyTorch raises an error in each of these
@@ -240,7 +239,10 @@ def test_what_only_the_course_can_run_is_refused():
     for page, (_, line) in zip(said_by_a_page(REFUSED), REFUSED, strict=True):
         assert page.startswith("○") and "run it in the course" in page, line
         assert "meant?" not in page, line  # of a name that it knows
-    (unknown,) = said_by_a_page([("4.a", "-g / x**2")])
+    ((unfinished,), (unknown,)) = (
+        said_by_a_page([("4.a", line)]) for line in ("-g * y**", "-g / x**2")
+    )
+    assert unfinished == "○ 4.a: the line ends where something must follow."
     assert (
         unknown
         == "○ 4.a: this page does not know `x`. It knows `g`, `y`, `torch`, `F`."
