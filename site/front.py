@@ -199,7 +199,7 @@ def _first(found, what, source="the README"):
     raise ValueError(f"the front page takes {what} from {source}, which has none")
 
 
-def _section(node, kind=nodes.section):
+def _around(node, kind=nodes.section):
     while not isinstance(node, kind):
         node = node.parent
     return node
@@ -223,12 +223,12 @@ def _of_readme(builder, readme):
         t for t in doctree.findall(nodes.literal) if t[-1].astext() == "softplus.py"
     )
     table = _first(code, "the table of what to copy")
-    copy = _section(table)["ids"][0]
+    copy = _around(table)["ids"][0]
     links = {n.astext(): n for n in doctree.findall(nodes.reference)}
     return {
         "doctor": links["helpers/doctor"]["refuri"],
         "derive": links["helpers/derive"]["refuri"],
-        "operations": [*_operations(_section(table, nodes.table))],
+        "operations": [*_operations(_around(table, nodes.table))],
         "commands": [
             _highlighted(
                 builder, block.astext().replace(" && ", "\n"), block["language"]
@@ -306,7 +306,7 @@ def _addresses(builder, cards, sections):
         heading = re.sub("^#+ |[`\n]", "", source[0])
         titles = builder.env.get_doctree(document).findall(nodes.title)
         found = (title for title in titles if title.astext() == heading)
-        yield f"{page}#{_section(_first(found, heading, document))['ids'][0]}"
+        yield f"{page}#{_around(_first(found, heading, document))['ids'][0]}"
 
 
 class SwiGLU(Function):

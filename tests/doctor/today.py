@@ -997,6 +997,7 @@ for name, fn, reference in (
         name=f"WithoutASlope, beside {name}",
         first="what comes through `sigmoid` in line",
         line="`d_act * s + d_act * gate * s * (1 - s)` stood in place of `d_act * s`",
+        never=("or in `s` (line 13):",),  # a line that is right reads it
         reference=reference,
     )(fn)
 
@@ -1722,7 +1723,7 @@ class Springs(Function):
 
 @case("gradient-wrong", f64((4, 3), ()), line="`(g * y).sum() * scale.exp()` stood in")
 class Warmed(Function):
-    """Of a single number, no factor is "not the same everywhere"."""
+    """Of a single number, a factor would say nothing."""
 
     @staticmethod
     def forward(ctx, y, scale):
@@ -1741,20 +1742,23 @@ class Warmed(Function):
     first="nothing that goes into it is known to be wrong",
 )
 class Halves(Function):
-    """What goes into the wrong line has no other elements than what arrives."""
+    """Constants go into the wrong line, and elements of what arrives."""
 
     @staticmethod
     def forward(ctx, x):
         y = x.square()
         a, b = y.chunk(2, -1)
         ctx.save_for_backward(x)
-        return torch.cat([a * 0.8 - b * 0.6, b * 0.8 + a * 0.6], -1)
+        return torch.cat([a - b * 2, b + a * 2], -1)
 
     @staticmethod
     def backward(ctx, g):
         (x,) = ctx.saved_tensors
         first, second = g.chunk(2, -1)
-        grad_y = torch.cat([first * 0.8 - second * 0.6, second * 0.8 + first * 0.6], -1)
+        c = torch.arange(1, 3, dtype=g.dtype)
+        grad_y = torch.cat(
+            [first * c[0] - second * c[1], second * c[0] + first * c[1]], -1
+        )
         return grad_y * 2 * x
 
 
@@ -1885,3 +1889,29 @@ class Inhibited(Function):
         (denom,) = ctx.saved_tensors
         grad_x = g / denom
         return grad_x
+
+
+# -2 is one constant, so that what is proposed holds for other ranks.
+slip(
+    "OverTheQueries",
+    TemperedSoftmax,
+    lambda: (*draw((2, 4, 3)), 1.7),
+    {"sum(-1": "sum(-2"},
+    "gradient-wrong",
+    line="`(g * y).sum(-1, keepdim=True)` stood in place",
+)
+
+
+@case("mean-for-sum", f64((5,), ()), line="`(g * x).sum()` stood in place")
+class MeanOfAVector(Function):
+    """Not `(g @ x).mean()`, which is right for vectors only."""
+
+    @staticmethod
+    def forward(ctx, x, s):
+        ctx.save_for_backward(x, s)
+        return x * s
+
+    @staticmethod
+    def backward(ctx, g):
+        x, s = ctx.saved_tensors
+        return g * s, (g * x).mean()

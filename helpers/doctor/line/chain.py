@@ -63,7 +63,6 @@ WHOLE_LINE = N_("line {line}, `{text}`")
 OUTPUT = N_("the output itself")
 ARGUMENT = N_("an argument of `{function}`")
 IN_LINE = N_("`{operation}` in line {line}, `{text}`")
-ONE_IN_LINE = N_("one `{operation}` in line {line}, `{text}`")
 RIGHT = N_("{here} is the gradient of `{other}`")
 
 
@@ -892,9 +891,7 @@ class Search:
             for node in nodes if len(nodes) < len(there) else ():
                 operation = re.sub(r"Backward\d*$", "", node.name())
                 operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower()
-                is_alone = [n.name() for n in there].count(node.name()) == 1
-                one = IN_LINE if is_alone else ONE_IN_LINE
-                said.append(_(one).format(operation=operation, **gaps))
+                said.append(_(IN_LINE).format(operation=operation, **gaps))
             if len(nodes) == len(there):
                 every = [b.node for b in self.chain.forward.bindings]
                 one = OF_FORWARD if every.count(binding.node) > 1 else WHOLE_LINE

@@ -166,8 +166,7 @@ def other_operators(site):
             values = [site.hand.get(ast.unparse(side)) for side in (a, b)]
             if any(torch.is_tensor(v) and v.dim() < 2 for v in values):
                 others = [other for other in others if other != "@"]
-            if of(b) != "1":  # which is no factor
-                yield from (f"{of(a)} {other} {of(b)}" for other in others)
+            yield from (f"{of(a)} {other} {of(b)}" for other in others)
 
 
 def without_a_part(site):
