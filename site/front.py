@@ -12,6 +12,7 @@ import os
 import re
 import struct
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,15 +20,12 @@ import torch.nn.functional as F
 from attempts import FIELD
 from candidates import WRONG, Softplus, front_attempt
 from docutils import nodes
-from exercises import speaking
+from gate import gate
 from search import WORDS as SEARCH_WORDS
 from search import plain
 from search import rows as index_rows
-from torch.autograd import Function
 
 from helpers.derive import derive
-from helpers.doctor import examine
-from helpers.lessons.judge.source import made_of
 
 ROOT = Path(__file__).parents[1]
 ADDRESS = os.environ.get("GITHUB_REPOSITORY")  # unknown to a local build
@@ -68,7 +66,9 @@ WORDS = {
         "overflow": "Right up to x = {last}. Above, a step of your line is inf in float32, and "
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
-        "next": "Next: is its second derivative right? Chapter 05 asks.",
+        "next": "Next: repair a gate. The doctor says what it lacks.",
+        "change": "Repair `d_gate`, or write it wrong in a way of your own: the report follows.",
+        "then_05": "Next: is its second derivative right? Chapter 05 asks.",
         "yours": "your line, with grad_output = 1",
         "lost": "Right to rounding in float64. In float32, the slope is lost far on the left: at "
         "x = {x} it is {right}, and your line gives {value}.",
@@ -95,6 +95,7 @@ WORDS = {
         "nothing": "No row has these words.",
         "nearest": "No row has all of this. The nearest:",
         "all_rows": ["All errors", "All tasks"],
+        "bar": ["Chapters", "Errors", "Tasks", "Install"],
         "needs": "needs",
         "minutes": "{} + {} min",
         "clock": "Minutes: the core + its exercises.",
@@ -134,7 +135,9 @@ WORDS = {
         "overflow": "到 x = {last} 为止都正确。再往上，你这一行里有一步在 float32 下溢出为 inf，"
         "梯度就成了 {value}。请换一种不会溢出的写法。",
         "check": "检查",
-        "next": "下一步：它的二阶导数对吗？请看第 05 章。",
+        "next": "下一步：改正一个门控，梯度医生会说它缺了什么。",
+        "change": "请改正 `d_gate`，也可以故意写错，看报告怎样变化。",
+        "then_05": "下一步：它的二阶导数对吗？请看第 05 章。",
         "yours": "你写的这一行，grad_output = 1",
         "lost": "在 float64 下正确，只差舍入误差。但在 float32 下，左边很远处的斜率丢失了："
         "在 x = {x} 处应为 {right}，而你这一行得到 {value}。",
@@ -160,6 +163,7 @@ WORDS = {
         "nothing": "没有哪一行含有这些词。",
         "nearest": "没有哪一行完全符合，最接近的是：",
         "all_rows": ["全部报错", "全部任务"],
+        "bar": ["章节", "报错", "任务", "安装"],
         "needs": "先读",
         "minutes": "{} + {} 分钟",
         "clock": "时间：正文 + 练习。",
@@ -309,35 +313,6 @@ def _addresses(builder, cards, sections):
         yield f"{page}#{_around(_first(found, heading, document))['ids'][0]}"
 
 
-class SwiGLU(Function):
-    @staticmethod
-    def forward(ctx, gate, up):
-        ctx.save_for_backward(gate, up)
-        act = gate * torch.sigmoid(gate)
-        return act * up
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        gate, up = ctx.saved_tensors
-        s = torch.sigmoid(gate)
-        d_act = grad_output * up
-        d_gate = d_act * s
-        return d_gate, grad_output * gate * s
-
-
-def _examined(builder, folder):
-    """A wrong Function, and what the doctor prints of it, as HTML."""
-    code = inspect.getsource(SwiGLU)
-    names = {"torch": torch, "Function": Function}  # its lines are counted from 1
-    wrong = made_of(code, names, "SwiGLU")
-    gate = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(3, 4)
-    with speaking(folder):
-        report = examine(wrong.apply, gate.requires_grad_(), gate.cos().detach())
-        printed = str(report)
-    call = "\nprint(examine(SwiGLU.apply, gate, up))"
-    return _highlighted(builder, code + call), _highlighted(builder, printed, "text")
-
-
 def _function(builder):
     """The Function whose last line the reader writes, without that line, as HTML."""
     code, _, _ = inspect.getsource(Softplus).rpartition("\n        return ")
@@ -453,7 +428,7 @@ def context(builder, folder, readme, chapters):
             ),
             "five": cards["05"]["page"],
             "eleven": cards["11"]["page"],
-            "examined": _examined(builder, folder),
+            "gate": gate(folder, partial(_highlighted, builder)),
             "function": _function(builder),
             "field": FIELD.format(attributes='id="line"', line=WRONG[0]),
             "derived": _derived(builder),
@@ -469,7 +444,10 @@ def context(builder, folder, readme, chapters):
             "asked": json.dumps(front_attempt(folder), ensure_ascii=False),
             "curves": curves(),
             "first": cards["00"]["page"],
-            "all_rows": zip(words["all_rows"], [errors, tasks], strict=True),
+            "all_rows": [*zip(words["all_rows"], [errors, tasks], strict=True)],
+            "bar": zip(
+                words["bar"], ["#chapters", errors, tasks, "#install"], strict=True
+            ),
             "proof": [
                 (to, text.format(operations=operations)) for to, text in words["proof"]
             ],

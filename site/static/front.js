@@ -84,6 +84,18 @@ const setUpSlope = front => {
   attempts.setUp(form, "attempt front", (line, ...found) => draw(line.trim().replace(/^(return\b|\w+ *=(?!=))/, "").trim(), ...found));
 };
 
+// A second field: beside it stands what the doctor prints of the line, where it is a stored one.
+const setUpGate = front => {
+  const form = front.querySelector("#check form"), reports = [...front.querySelectorAll(".reports > div")];
+  attempts.setUp(form, "attempt gate", (line, mark, said, like) => {
+    const own = mark === "✓" ? reports.at(-1) : reports.find(one => one.dataset.line === like);
+    for (const one of own ? reports : []) one.hidden = one !== own;
+    own?.parentElement.classList.remove("stale");
+    return mark === "✗" && !own && [mark, `${said} ${form.dataset.other}`];
+  });
+  form.addEventListener("input", () => front.querySelector(".reports").classList.add("stale"));
+};
+
 // English words without their endings, pairs of Chinese characters. What says nothing, the endings
 // and what people use for one another are the search's.
 const wordsIn = text => [
@@ -159,14 +171,20 @@ const setUpWays = front => front.querySelectorAll(".through button").forEach(but
     for (const other of front.querySelectorAll(".through button"))
       other.setAttribute("aria-pressed", on && other === button);
     const wanted = on ? button.dataset.chapters.split(" ") : [];
-    front.querySelector(".through output").textContent = wanted.join(" → ");
-    for (const chapter of front.querySelectorAll(".map li"))
-      chapter.classList.toggle("aside", on && !wanted.includes(chapter.dataset.number));
+    const way = [];
+    for (const chapter of front.querySelectorAll(".map li")) {
+      const { number } = chapter.dataset, isOn = wanted.includes(number);
+      chapter.classList.toggle("aside", on && !isOn);
+      const link = Object.assign(document.createElement("a"), { href: chapter.querySelector("a").href, textContent: number });
+      if (isOn) way[wanted.indexOf(number)] = link;
+    }
+    front.querySelector(".through output").replaceChildren(...way.flatMap((link, n) => n ? [" → ", link] : link));
   }));
 
 document.addEventListener("DOMContentLoaded", () => {
   const front = document.querySelector(".front");
   setUpSlope(front);
+  setUpGate(front);
   setUpLookUp(front);
   setUpWays(front);
 });

@@ -260,8 +260,8 @@ def test_the_switch_leads_to_the_same_page(page, site):
 @each_front
 def test_the_front_page_leads_somewhere(page, site, folder, name):
     page.goto(site + name)
-    assert page.locator(".ways a:not(.names a)").count() == 5
-    names = page.locator(".names a").all_inner_texts()
+    assert page.locator(".ways a:not(.copied a)").count() == 6
+    names = page.locator(".copied a").all_inner_texts()
     assert len(names) == len(set(names)) > 12
     sections = page.locator(".kernels a").evaluate_all("all => all.map(a => a.hash)")
     assert len(sections) == len(set(sections) - {""}) == 7
@@ -288,15 +288,31 @@ def test_the_doctor_prints_what_its_card_says(
     page, site, folder, name, monkeypatch, capsys
 ):
     page.goto(site + name)
-    code, report, *_ = page.locator(".ways pre").all_inner_texts()
+    form, report = page.locator("#check form"), page.locator(".reports pre:visible")
     monkeypatch.setenv(VARIABLE, "zh" if folder == "zh" else "en")
     gate = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(3, 4)
-    call = code.strip().splitlines()[-1]
+    before, after = form.locator("pre").all_inner_texts()
+    after, call = after.rstrip().rsplit("\n", 1)
     names = {"torch": torch, "Function": torch.autograd.Function, "examine": examine}
-    wrong = made_of(code.replace(call, ""), names, "SwiGLU")
     given = {"gate": gate.requires_grad_(), "up": gate.cos().detach()}
-    exec(call, names | given | {"SwiGLU": wrong})
-    assert capsys.readouterr().out.strip() == report.strip()
+    for line in (
+        None,
+        "gate * d_act * s * (1 - s)",
+        "d_act * s * (1 + gate * (1 - s))",
+    ):
+        if line:
+            form.locator("textarea").fill(line)
+            expect(page.locator(".reports")).to_have_class("reports stale")
+            form.locator("textarea").press("Enter")
+        expect(page.locator(".reports")).to_have_class("reports")
+        assigned, _, printed = report.inner_text().partition("\n\n")
+        code = f"{before.rstrip()}\n        {assigned}\n{after.strip(chr(10))}\n"
+        exec(call, names | given | {"SwiGLU": made_of(code, names, "SwiGLU")})
+        assert capsys.readouterr().out.strip() == printed.strip()
+    form.locator("textarea").fill("d_act * (1 - s)")
+    form.locator("button").click()  # no report of this one is stored
+    expect(form.locator("output")).to_contain_text(form.get_attribute("data-other"))
+    expect(page.locator(".reports")).to_have_class("reports stale")
 
 
 @each_front
@@ -350,6 +366,10 @@ def test_the_front_page_is_alive(page, site, folder, name):
     expect(page.locator("#results")).to_be_hidden()
     page.locator(".through button").first.click()
     assert page.locator(".map li:not(.aside)").count() == 3
+    way = page.locator(".through output a").all_inner_texts()
+    assert way == page.locator(".map li:not(.aside)").evaluate_all(
+        "all => all.map(one => one.dataset.number)"
+    )
 
 
 def test_without_scripts_there_is_a_picture_a_question_and_a_link(browser, site):

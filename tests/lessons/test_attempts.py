@@ -21,6 +21,9 @@ SITE = HERE.parents[1] / "site"
 sys.path.insert(0, str(SITE))
 from attempts import ASKS, SAID, TASKS, data_of_drill, names_and_line  # noqa: E402
 from candidates import WHY, front_attempt  # noqa: E402
+from gate import SAID as OF_GATE  # noqa: E402
+from gate import WRONG as OF_DOCTOR  # noqa: E402
+from gate import gate_attempt  # noqa: E402
 
 GAP = re.compile(r"\{\w+\}")
 ENGLISH = re.compile(r"\b(the|of|for|what|where|without|all|its)\b")
@@ -194,7 +197,7 @@ ONCE = [
 
 def said_by_a_page(lines, folder="notebooks"):
     asked = {number: data_of_drill(number, folder) for number in LINES}
-    asked["front"] = front_attempt(folder)
+    asked |= {"front": front_attempt(folder), "gate": gate_attempt(folder)}
     scripts = [str(SITE / "static" / f"{n}.js") for n in ("expression", "attempts")]
     handed = {"scripts": scripts, "lines": lines, "asked": asked}
     command = ["node", HERE / "attempts.cjs"]
@@ -305,6 +308,26 @@ def test_the_front_page_says_what_it_does_not_see():
     said = said_by_a_page([("front", line) for line in ONCE])
     unseen = "can be differentiated again, this page cannot see", "may be nan there"
     assert all(text[0] == "✓" and any(map(text.__contains__, unseen)) for text in said)
+
+
+def test_the_gate_marks_lines():
+    right = [
+        "d_act * s + d_act * gate * s * (1 - s)",
+        "grad_output * up * s * (1 + gate * (1 - s))",
+        "d_act * (s + gate * torch.sigmoid(gate) * torch.sigmoid(-gate))",
+    ]
+    for folder, said in OF_GATE.items():
+        pages = said_by_a_page([("gate", line) for line in OF_DOCTOR], folder)
+        assert all(page[0] == "✗" and page.endswith(said["why"]) for page in pages)
+        pages = said_by_a_page([("gate", line) for line in right], folder)
+        assert pages == [f"✓ {said['right']}"] * 3
+    wrong = (
+        "s * d_act",
+        "d_act * (1 - s)",
+    )  # one of the table in other words, and another
+    stored, other = said_by_a_page([("gate", line) for line in wrong])
+    why = OF_GATE["notebooks"]["why"]
+    assert why in stored and other[0] == "✗" and why not in other
 
 
 def test_each_edition_names_what_people_write():

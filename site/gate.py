@@ -1,0 +1,128 @@
+"""The front page's second field: a gate that forgets a path, and what the doctor says of lines."""
+
+import inspect
+import json
+
+import torch
+from attempts import FIELD, data_of, templates
+from exercises import speaking
+from torch.autograd import Function
+
+from helpers.doctor import examine
+from helpers.lessons.judge.properties import random
+from helpers.lessons.judge.source import made_of
+
+
+class SwiGLU(Function):
+    @staticmethod
+    def forward(ctx, gate, up):
+        ctx.save_for_backward(gate, up)
+        act = gate * torch.sigmoid(gate)
+        return act * up
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        gate, up = ctx.saved_tensors
+        s = torch.sigmoid(gate)
+        d_act = grad_output * up
+        d_gate = d_act * s
+        return d_gate, grad_output * gate * s
+
+
+NAME = "d_gate ="
+WRONG = [  # what people write; the first stands in the field
+    "d_act * s",
+    "d_act * gate * s * (1 - s)",
+    "d_act * s * (1 - s)",
+    "d_act",
+    "d_act * up",
+    "d_act * gate",
+    "d_act * gate * s",
+    "-d_act * s",
+    "grad_output * s",
+    "grad_output * (s + gate * s * (1 - s))",
+    "d_act * (s + s * (1 - s))",
+    "d_act * (s + gate * (1 - s))",
+    "d_act * (s + gate * s * (1 + s))",
+    "d_act * (s - gate * s * (1 - s))",
+    "d_act * (1 + gate * (1 - s))",
+    "d_act * s * (1 + gate * s)",
+    "d_act + gate * s * (1 - s)",
+    "d_act * s + gate * s * (1 - s)",
+    "s + gate * s * (1 - s)",
+]
+RIGHT = "d_act * (s + gate * s * (1 - s))"
+SAID = {
+    "notebooks": {
+        "what": "`d_gate`",
+        "right": "Right at the numbers that were tried.",
+        "why": "See the doctor's report.",
+        "other": "This page holds the doctor's reports on the commonest lines. In the course "
+        "the doctor examines any.",
+    },
+    "zh": {
+        "what": "`d_gate` ",
+        "right": "在试过的数上都正确。",
+        "why": "请看梯度医生的报告。",
+        "other": "本页只存有几种常见写法的报告，在课程里，梯度医生能检查任何写法。",
+    },
+}
+
+
+def _code(line):
+    return inspect.getsource(SwiGLU).replace(f"{NAME} {WRONG[0]}", f"{NAME} {line}")
+
+
+def _report(line):
+    names = {"torch": torch, "Function": Function}  # its lines are counted from 1
+    gate = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(3, 4)
+    function = made_of(_code(line), names, "SwiGLU")
+    return str(examine(function.apply, gate.requires_grad_(), gate.cos().detach()))
+
+
+def _case(seed):
+    gate, up, grad_output = (random(2, 3, seed=seed + n) for n in range(3))
+    s = torch.sigmoid(gate)
+    d_act = grad_output * up
+    right = d_act * (s + gate * s * (1 - s))
+    given = [data_of(value) for value in (d_act, s, gate, up, grad_output)]
+    return {"given": given, "expected": data_of(right)}
+
+
+def gate_attempt(folder):
+    """What the page needs to judge a line, as `attempts.data_of_drill` gives it."""
+    names = ["d_act", "s", "gate", "up", "grad_output"]
+    said = SAID[folder]
+    with speaking(folder):
+        return {
+            "number": "",
+            "what": said["what"],
+            "names": names,
+            "cases": [_case(seed) for seed in (1, 5)],
+            "wrong": [{"line": w, "names": names, "why": said["why"]} for w in WRONG],
+            "right": said["right"],
+            "words": templates(folder),
+        }
+
+
+def gate(folder, highlighted):
+    """What the template needs: the code around the field, the field, a report of each line.
+
+    highlighted: of a text, and of its language, the HTML.
+    """
+    before, after = _code("").split(f"        {NAME} \n")
+    with speaking(folder):
+        reports = [(line, _report(line)) for line in [*WRONG, RIGHT]]
+    called = "\nprint(examine(SwiGLU.apply, gate, up))"
+    return {
+        "asked": json.dumps(gate_attempt(folder), ensure_ascii=False),
+        "before": highlighted(before, "python"),
+        "after": highlighted(after + called, "python"),
+        "name": NAME,
+        "field": FIELD.format(attributes='id="gate"', line=WRONG[0]),
+        "other": SAID[folder]["other"],
+        "reports": [
+            (line, highlighted(f"{NAME} {line}\n\n{report}", "text"))
+            for line, report in reports
+        ],
+    }
