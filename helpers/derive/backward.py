@@ -23,7 +23,7 @@ class Backward:
     kind = "grad"
 
     def __init__(self, tape, save):
-        self.tape, self.results = tape, {}
+        self.tape, self.results, self.seen = tape, {}, {}
         self.steps = {str(n): n.source for n in tape.nodes if n.source}
         self.made = {source: step for step, source in self.steps.items()}
         self.forward = {str(n) for n in tape.nodes}
@@ -64,7 +64,9 @@ class Backward:
     def value(self, source):
         if not isinstance(source, str):
             source = ast.unparse(source)
-        return eval(source, self.tape.globals | SCOPE, self.values)
+        if source not in self.seen:
+            self.seen[source] = eval(source, self.tape.globals | SCOPE, self.values)
+        return self.seen[source]
 
     def emit(self, source):
         """The id of the last step of `source`, made of one for each operation."""
