@@ -195,7 +195,7 @@ def data_of_first(folder):
             ],
             "wrong": [],
             "absent": {"x": NOT_SAVED[folder]},
-            "tuples": True,  # a backward may return one
+            "arriving": ["grad_output"],
             "right": _(given.success),
             "words": templates(folder),
         }

@@ -214,7 +214,7 @@ def front_attempt(folder):
             "number": "",
             "what": _("the gradient"),
             "names": names,
-            "tuples": True,  # a backward may return one
+            "arriving": ["grad_output"],
             "cases": seen,
             "wrong": wrong,
             "right": SUCCESS[folder].format(count=count, far=FAR),

@@ -55,7 +55,7 @@ WORDS = {
         "claim": "Write the gradient that PyTorch lacks, gets wrong, or makes too costly: a "
         "course, with tested code to copy.",
         "ask": "Where does autograd go wrong?",
-        "of_what": "This is the slope of softplus, log(1 + exp(x)), in float32.",
+        "of_what": "This is the slope of softplus, written as log(1 + exp(x)), in float32.",
         "slide": " Slide x.",
         "names": {"value": "log(1 + exp(x))", "theirs": "its slope, by autograd",
                   "ours": "its slope, by the course's backward"},
@@ -67,7 +67,7 @@ WORDS = {
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
         "next": "Next: repair a gate. The doctor says what it lacks.",
-        "change": "Repair `d_gate`, or write it wrong in a way of your own: the report follows.",
+        "change": "Repair `d_gate`. Where it is wrong in a common way, the report follows.",
         "then_05": "Next: is its second derivative right? Chapter 05 asks.",
         "yours": "your line, with grad_output = 1",
         "lost": "Right to rounding in float64. In float32, the slope is lost far on the left: at "
@@ -78,11 +78,11 @@ WORDS = {
         "own": "PyTorch ships a softplus of its own. What it lacks, you write like this.",
         "repaired": "Chapter 00 writes this one, and shows where autograd is wrong "
         "without a nan.",
-        "proof": [("check", "The doctor says what is wrong with a backward, often with the line."),
+        "proof": [("check", "A gradient doctor names what is wrong with a backward, often the line."),
                   ("write", "`derive` writes a backward, and checks it."),
                   ("copy", "{operations} tested operations are yours to copy.")],
         "start": "Start with chapter 00",
-        "facts": "{chapters} chapters · every output shown is run again by the tests · "
+        "facts": "{chapters} chapters · every output is run again by the tests · "
         "torch {torch} · BSD-3-Clause",
         "doors": ("New here", "I have an error, or a task", "I need a kernel"),
         "new": "You need Python, tensors and `loss.backward()`, but no GPU.",
@@ -98,7 +98,7 @@ WORDS = {
         "bar": ["Chapters", "Errors", "Tasks", "Install"],
         "needs": "needs",
         "minutes": "{} + {} min",
-        "clock": "Minutes: the core + its exercises.",
+        "clock": "20 + 5 min: to read + for the exercises.",
         "parts": ["The API, and whether it is right", "Kernels, compilers, packages",
                   "Derivatives and their traps", "Memory, processes, bits, your own tensors",
                   "To look up: which way, and recipes"],
@@ -124,7 +124,7 @@ WORDS = {
         "claim": "PyTorch 没有、算错或者太占内存的梯度，自己来写：一门课程，"
         "并附有经过测试、可以复制到项目里的代码。",
         "ask": "autograd 从哪里开始算错？",
-        "of_what": "这是 softplus，即 log(1 + exp(x))，在 float32 下的斜率。",
+        "of_what": "把 softplus 写成 log(1 + exp(x))，这是它在 float32 下的斜率。",
         "slide": "拖动 x 看看。",
         "names": {"value": "log(1 + exp(x))", "theirs": "autograd 算出的斜率",
                   "ours": "课程的 backward 算出的斜率"},
@@ -136,7 +136,7 @@ WORDS = {
         "梯度就成了 {value}。请换一种不会溢出的写法。",
         "check": "检查",
         "next": "下一步：改正一个门控，梯度医生会说它缺了什么。",
-        "change": "请改正 `d_gate`，也可以故意写错，看报告怎样变化。",
+        "change": "请改正 `d_gate`。常见的错法，报告会跟着变。",
         "then_05": "下一步：它的二阶导数对吗？请看第 05 章。",
         "yours": "你写的这一行，grad_output = 1",
         "lost": "在 float64 下正确，只差舍入误差。但在 float32 下，左边很远处的斜率丢失了："
@@ -166,7 +166,7 @@ WORDS = {
         "bar": ["章节", "报错", "任务", "安装"],
         "needs": "先读",
         "minutes": "{} + {} 分钟",
-        "clock": "时间：正文 + 练习。",
+        "clock": "20 + 5 分钟：正文 + 练习。",
         "parts": ["API，以及怎样确认梯度正确", "核函数、编译器、打包",
                   "各种导数和它们的陷阱", "内存、分布式、低精度、张量子类",
                   "速查：该用哪种写法，以及代码配方"],
@@ -335,8 +335,10 @@ def _derived(builder):
     return _highlighted(builder, forward + call), _highlighted(builder, backward)
 
 
-def _highlighted(builder, code, language="python"):
-    block = nodes.literal_block(code, code, language=language)
+def _highlighted(builder, code, language="python", first=None):
+    """As HTML; with the numbers of the lines, if the `first` has one."""
+    block = nodes.literal_block(code, code, language=language, linenos=bool(first))
+    block["highlight_args"] = {"linenostart": first or 1}
     return builder.render_partial(block)["fragment"]
 
 

@@ -57,14 +57,15 @@ SAID = {
         "what": "`d_gate`",
         "right": "Right at the numbers that were tried.",
         "why": "See the doctor's report.",
-        "other": "This page holds the doctor's reports on the commonest lines. In the course "
-        "the doctor examines any.",
+        "other": "(Only the commonest lines have their report here.)",
+        "act": "`act` is a variable of `forward`, which has not saved it.",
     },
     "zh": {
         "what": "`d_gate` ",
         "right": "在试过的数上都正确。",
         "why": "请看梯度医生的报告。",
-        "other": "本页只存有几种常见写法的报告，在课程里，梯度医生能检查任何写法。",
+        "other": "（这里只存有常见写法的报告。）",
+        "act": "`act` 是 `forward` 里的变量，没有保存下来。",
     },
 }
 
@@ -100,6 +101,8 @@ def gate_attempt(folder):
             "names": names,
             "cases": [_case(seed) for seed in (1, 5)],
             "wrong": [{"line": w, "names": names, "why": said["why"]} for w in WRONG],
+            "absent": {"act": said["act"]},
+            "arriving": ["d_act", "grad_output"],
             "right": said["right"],
             "words": templates(folder),
         }
@@ -108,7 +111,7 @@ def gate_attempt(folder):
 def gate(folder, highlighted):
     """What the template needs: the code around the field, the field, a report of each line.
 
-    highlighted: of a text, and of its language, the HTML.
+    highlighted: of a text, its language and the number of its first line, the HTML.
     """
     before, after = _code("").split(f"        {NAME} \n")
     with speaking(folder):
@@ -116,8 +119,9 @@ def gate(folder, highlighted):
     called = "\nprint(examine(SwiGLU.apply, gate, up))"
     return {
         "asked": json.dumps(gate_attempt(folder), ensure_ascii=False),
-        "before": highlighted(before, "python"),
-        "after": highlighted(after + called, "python"),
+        "before": highlighted(before, first=1),
+        "line": before.count("\n") + 1,
+        "after": highlighted(after + called, first=before.count("\n") + 2),
         "name": NAME,
         "field": FIELD.format(attributes='id="gate"', line=WRONG[0]),
         "other": SAID[folder]["other"],

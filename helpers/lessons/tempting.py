@@ -496,7 +496,10 @@ TEMPTING = {
         1: N_(
             "The logits are one. What does the softmax make, and what the backward pass?"
         ),
-        2: N_("The logits and their log-softmax. The backward pass makes one more."),
+        2: N_(
+            "So many at the end of the forward pass. Then the logits are freed, and the "
+            "backward pass makes two more."
+        ),
     },
     "13 sign": {
         1: N_("That is what the formula says, in numbers with enough digits."),

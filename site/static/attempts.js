@@ -91,7 +91,8 @@ const attempts = (() => {
     const { number, words } = asked;
     const at = (where, sentence) => where ? filled(words.at, { where, words: sentence }) : sentence;
     const text = typed.replace(/#.*$/, "").trim().replace(/^(return\b|\w+ *=(?!=))|;$/g, "").trim();
-    const lambda = /^lambda\s+(\w+(?:\s*,\s*\w+)*)\s*:(.*)$/.exec(text);
+    const isBackward = Boolean(asked.arriving); // of which these are the gradients that arrive
+    const lambda = !isBackward && /^lambda\s+(\w+(?:\s*,\s*\w+)*)\s*:(.*)$/.exec(text);
     const names = lambda ? lambda[1].split(/\s*,\s*/) : asked.names, line = lambda ? lambda[2].trim() : text;
     if (line === "" || line === "...") return ["○", filled(words.untouched, { number }).replace(/^[:：] ?/, "")];
     const cases = asked.cases.map(({ given, expected, ...more }) =>
@@ -103,7 +104,6 @@ const attempts = (() => {
       isInf ||= evaluated.overflows;
       return value;
     });
-    const isFront = Boolean(asked.tuples);
     const beyond = mine.find(value => value instanceof Beyond);
     const [sign] = line.match(/[（）×·÷，−＊＋．]/) ?? [];
     if (beyond && sign) return ["○", at(number, filled(words.typed, { sign, meant: MEANT[sign] }))];
@@ -111,7 +111,7 @@ const attempts = (() => {
     if (beyond && module) return ["○", at(number, filled(words.modules, { module }))];
     const [opened, closed] = [/[([]/g, /[)\]]/g].map(sign => line.match(sign)?.length ?? 0);
     if (beyond && opened !== closed) return ["✗", at(number, filled(words.brackets, { opened, closed }))];
-    if (isFront && mine.some(Array.isArray) || beyond?.message.startsWith(",")) return ["○", at(number, words.tuple)];
+    if (isBackward && mine.some(Array.isArray) || beyond?.message.startsWith(",")) return ["○", at(number, words.tuple)];
     const absent = asked.absent?.[beyond?.message];
     if (absent) return ["✗", at(number, absent)];
     const [, changed] = /^([a-z]\w*)_$/.exec(beyond?.message) ?? [];
@@ -125,7 +125,7 @@ const attempts = (() => {
     const meant = STANDS_FOR[beyond?.message], isThere = asked.names.includes(meant) || meant?.startsWith("torch.");
     if (isName || isThere) {
       const sentence = isThere ? words.instead : words.unknown;
-      return [isFront && isName ? "✗" : "○", at(number, filled(sentence, { name: beyond.message, names: has, meant }))];
+      return [isBackward && isName ? "✗" : "○", at(number, filled(sentence, { name: beyond.message, names: has, meant }))];
     }
     const isQuoted = /['"]/.test(line);
     if (beyond?.isSyntax && /[-+*/@<>=&|]$/.test(line)) return ["○", at(number, words.unfinished)];
@@ -133,7 +133,7 @@ const attempts = (() => {
     if (beyond) return ["○", at(number, filled(words.beyond, { what: isQuoted ? line.match(/\w*(?=\(\s*['"])/)?.[0] || "'…'" : beyond.message }))];
     const wrong = cases.map(({ expected, where, sentence }, n) => {
       const error = mine[n] instanceof Wrong && filled(words[mine[n].message], mine[n].gaps);
-      const found = error || difference(mine[n], expected, asked, words[sentence], isFront ? cases[n].given : []);
+      const found = error || difference(mine[n], expected, asked, words[sentence], cases[n].sentence ? cases[n].given : []);
       return found && at(where, found);
     }).find(Boolean);
     const hasBranch = BRANCHES.test(line);
@@ -141,14 +141,15 @@ const attempts = (() => {
     const like = (one, other) => isTensor(one) && isTensor(other)
       && !difference(one, other, asked) && !difference(other, one, asked);
     // the same line in other words may overflow: far numbers are compared where it is finite
-    const isFar = n => isFront && n > 3;
+    const isFar = n => isBackward && n > 3;
     const tempting = asked.wrong.find(one => cases.every(({ given }, n) => {
       const its = outcome(one.line, one.names, given);
       return like(its, mine[n]) || isFar(n) && isTensor(its) && isTensor(mine[n]) && !difference(its, mine[n], asked);
     }));
-    const times = isFront && mine.every((value, n) => value?.data?.length === cases[n].expected.data.length)
+    const times = isBackward && mine.every((value, n) => value?.data?.length === cases[n].expected.data.length)
       && factor(mine, cases);
-    const still = isFront && outcome(line, names, [zerosLike(cases[0].given[0]), cases[0].given[1]]); // without grad_output
+    const still = isBackward && outcome(line, names, cases[0].given.map((value, n) =>
+      asked.arriving.includes(names[n]) ? zerosLike(value) : value)); // without grad_output
     const isApart = isTensor(still) && still.data.some(n => n !== 0);
     const why = tempting ? tempting.why : isApart ? words.apart : times && Math.abs(times - 1) > 1e-7 && filled(words.times, { factor: toDigits(times, Math.abs(times - 1) < 5e-3 ? 8 : 4) });
     const all = why ? filled(words.followed, { before: wrong, after: why }) : wrong;

@@ -195,7 +195,7 @@ const evaluated = (() => {
     Object.fromEntries(Object.entries(functions).map(([name, f]) => [name, made(f, name)]));
   const ofEach = (f, name) => ["x", x => isFloat(x) ? elementwise(f, x.dtype, x) : beyond(name)];
   const OF_BOTH = { // of torch, and methods
-    ...changed({ exp, expm1, log, log1p, sqrt, sin, cos, sinh, cosh, tanh, abs, neg: x => -x,
+    ...changed({ exp, expm1, log, log1p, sqrt, sin, cos, sinh, cosh, tanh, abs, neg: x => -x, reciprocal: x => 1 / x,
       sigmoid: x => 1 / (1 + exp(-x)), square: x => x * x,
       relu: x => x < 0 ? 0 : x, sign: x => x > 0 ? 1 : x < 0 ? -1 : 0 }, ofEach),
     ...changed({ add: "+", sub: "-", mul: "*", div: "/", pow: "**" }, (op, name) => // or torch.div(1, x)
@@ -245,7 +245,7 @@ const evaluated = (() => {
       size: ["x dim", (x, dim) => indexed(x.shape, dim)],
     },
     "torch.nn.functional": { __proto__: null, relu: OF_BOTH.relu, sigmoid: OF_BOTH.sigmoid,
-      ...changed({ softplus: x => x > 20 ? x : log1p(exp(x)),
+      ...changed({ silu: x => x / (1 + exp(-x)), softplus: x => x > 20 ? x : log1p(exp(x)),
         logsigmoid: x => Math.min(x, 0) - log1p(exp(-abs(x))) }, ofEach),
     },
   };

@@ -89,8 +89,8 @@ const setUpGate = front => {
   const form = front.querySelector("#check form"), reports = [...front.querySelectorAll(".reports > div")];
   attempts.setUp(form, "attempt gate", (line, mark, said, like) => {
     const own = mark === "✓" ? reports.at(-1) : reports.find(one => one.dataset.line === like);
-    for (const one of own ? reports : []) one.hidden = one !== own;
-    own?.parentElement.classList.remove("stale");
+    for (const one of reports) one.hidden = one !== own; // of another line, none
+    reports[0].parentElement.classList.remove("stale");
     return mark === "✗" && !own && [mark, `${said} ${form.dataset.other}`];
   });
   form.addEventListener("input", () => front.querySelector(".reports").classList.add("stale"));

@@ -1621,7 +1621,7 @@ class MeanWithoutTheMask(Function):
 @case(
     "gradient-wrong",
     f64((6, 4, 3), (2, 4, 3)),
-    first="should be the gradient of `k`: nothing that goes into it is known to be wrong",
+    first="should be the gradient of `k`: look at this line itself, for nothing that goes",
 )
 class Grouped(Function):
     @staticmethod

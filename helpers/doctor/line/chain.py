@@ -49,8 +49,8 @@ PART = N_(
 MULTIPLE = N_("{here} is {factor} times the gradient of {there}")
 GRADIENT = N_("{here} should be the gradient of {there}")
 OF_RIGHT = N_(
-    "{here} should be the gradient of {there}: nothing that goes into it is known to be "
-    "wrong"
+    "{here} should be the gradient of {there}: look at this line itself, for nothing that "
+    "goes into it is known to be wrong"
 )
 SHARE = N_("{here} should be what comes to {there} through {uses}")
 VALUE = N_("{here} is not what forward computes as {there}")
