@@ -78,7 +78,8 @@ WORDS = {
         "own": "PyTorch ships a softplus of its own. What it lacks, you write like this.",
         "repaired": "Chapter 00 writes this one, and shows where autograd is wrong "
         "without a nan.",
-        "proof": [("check", "A gradient doctor names what is wrong with a backward, often the line."),
+        "proof": [("check", "A gradient doctor names what is wrong with a backward, often the "
+                   "line."),
                   ("write", "`derive` writes a backward, and checks it."),
                   ("copy", "{operations} tested operations are yours to copy.")],
         "start": "Start with chapter 00",

@@ -658,7 +658,7 @@ TEMPTING = {
     },
     "16 names": {
         "C and Python": N_(
-            "Nothing of Python is used: PyTorch calls the library by itself."
+            "`torch.ops.load_library` loads the file: Python never imports it."
         ),
         "C++": N_("The headers are C++, and what they call is C."),
         "C++ and C": N_("The headers are C++, and what they call is C."),
