@@ -127,15 +127,17 @@ def _read(guess, asked):
     )
     read, place, ordered = [], 0, count > 1 and " and " not in asked["outcome"]
     for part in parts:
-        value, rest = _one(part, words, count == 1)
+        value, rest = _one(part, words)
         if value is None or re.search(TABLE["not"], rest, re.A):
             return None
         if ordered:  # "block 1, thread 2" is not in the order that was asked for
             for word in _said(rest):
-                place = (asked["wish"] or "").lower().find(word, place)
+                wish = (asked["wish"] or "").lower()
+                alike = [*(w for same in TABLE["same"] if word in same for w in same)]
+                place = max(wish.find(form, place) for form in [word, *alike])
                 if place < 0:
                     return None
-                place += len(word)
+                place += 1
         read.append(value)
     return read if asked["free"] or len(read) == count else None
 
@@ -156,7 +158,7 @@ def _apart(text, count):
     return [text[a:b] for a, b in zip(ends, ends[1:], strict=False)]
 
 
-def _one(part, words, alone):
+def _one(part, words):
     """One part in a word of the question, or as a number, and what else it says."""
     word = _found(part, words)
     if word is not None:
@@ -167,7 +169,7 @@ def _one(part, words, alone):
     value, rest = _number(part) if numbers else (None, "")
     if value is not None:
         return value, rest
-    if numbers and alone and _key(part) in map(_key, TABLE["same"][2]):
+    if numbers and _key(part) in map(_key, TABLE["same"][2]):
         return 0.0, ""
     found = [
         (form, word) for word in words for form in _forms(word) if _within(form, part)
@@ -266,6 +268,7 @@ def _number(text):
         r"(\d+)\s*\^\s*(-?\d+)", lambda m: f"{float(m[1]) ** int(m[2]):.12g}", text
     )
     text = re.sub(r"(\d)\s*%", r"\1/100", text)
+    text = re.sub(r"(\d) (out )?of \d+\b", r"\1", text)
     text = re.sub(r"(\d)\s*/\s*(?=\d)", r"\1/", text)
     found = re.findall(rf"({NUMBER})(?:/(\d+))?", text)
     rest = re.sub(rf"{NUMBER}(?:/\d+)?", " ", text)

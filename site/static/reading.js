@@ -77,7 +77,7 @@ const reading = TABLE => { // judged(guess, asked): true, false, or null if it i
   const number = text => {
     for (const [run, one] of inWords) text = text.replace(run, run => counted(run.match(one)));
     text = text.replace(/(\d+)\s*\^\s*(-?\d+)/g, (_, base, power) => Number((base ** power).toPrecision(12)))
-      .replace(/(\d)\s*%/g, "$1/100").replace(/(\d)\s*\/\s*(?=\d)/g, "$1/");
+      .replace(/(\d)\s*%/g, "$1/100").replace(/(\d) (out )?of \d+\b/g, "$1").replace(/(\d)\s*\/\s*(?=\d)/g, "$1/");
     const all = [...text.matchAll(new RegExp(`(${NUMBER})(?:/(\\d+))?`, "g"))];
     const rest = text.replace(new RegExp(`${NUMBER}(?:/\\d+)?`, "g"), " ");
     if (all.length !== 1 || /\d/.test(rest.replace(/[a-z][a-z0-9_]*/g, ""))) return [null, text];
@@ -92,14 +92,14 @@ const reading = TABLE => { // judged(guess, asked): true, false, or null if it i
     const isName = new RegExp(TABLE.names);
     return !only.length && isName.test(part) && isName.test(answers[0]) ? [part, ""] : [null, part];
   };
-  const one = (part, answers, alone) => {
+  const one = (part, answers) => {
     const word = found(part, answers);
     if (word !== null) return [value(word), ""];
     const numbers = answers.some(isNumber);
     if (numbers && /^-?(nan|inf|infinity)$/.test(part)) return [part, ""];
     const [given, beside] = numbers ? number(part) : [null, ""];
     if (given !== null) return [given, beside];
-    if (numbers && alone && same[2].keys.includes(key(part))) return [0, ""];
+    if (numbers && same[2].keys.includes(key(part))) return [0, ""];
     let all = answers.flatMap(word => formsOf(word).filter(form => within(form, part)).map(form => [form, word]));
     const longest = Math.max(0, ...all.map(([form]) => form.length));
     all = all.filter(([form]) => form.length === longest);
@@ -139,12 +139,12 @@ const reading = TABLE => { // judged(guess, asked): true, false, or null if it i
     const all = [];
     let place = 0;
     for (const part of given) {
-      const [means, rest] = one(part, answers, count === 1);
+      const [means, rest] = one(part, answers);
       if (means === null || isNot(rest)) return null;
       for (const word of ordered ? said(rest) : []) { // "block 1, thread 2" is not in the order that was asked for
-        place = asked.wish.toLowerCase().indexOf(word, place);
-        if (place < 0) return null;
-        place += word.length;
+        const alike = TABLE.same.filter(forms => forms.includes(word)).flat();
+        place = Math.max(...[word, ...alike].map(form => asked.wish.toLowerCase().indexOf(form, place)));
+        if (place++ < 0) return null;
       }
       all.push(means);
     }
