@@ -376,7 +376,8 @@ def _rows(builder, document):
             copied = next(row[1].findall(nodes.reference), None)
             if copied and copied.astext() != row[1].astext():
                 copied = None
-            names = re.sub("[,，] ?", "\n", called.get(plain(row[0].astext()), ""))
+            text = row[0].astext().replace("<wbr>", "")
+            names = re.sub("[,，] ?", "\n", called.get(plain(text), ""))
             yield (
                 _marked(row[0]),
                 address(link),

@@ -144,7 +144,7 @@ def _read(guess, asked):
 
 def _apart(text, count):
     """ "2/2/1/1", "F T T F", "both larger" and "thread 2, block 1" without the comma."""
-    both = re.fullmatch(r"(?:both|all|两个都是?|都是?)\s*(.+)", text)
+    both = re.fullmatch(r"(?:both|all|两[个次]都是?|都是?)\s*(.+)", text)
     if both:
         return [both[1]] * count
     for mark in ("/", r"\s+"):

@@ -112,7 +112,7 @@ const reading = TABLE => { // judged(guess, asked): true, false, or null if it i
     return [value(means), rest];
   };
   const apart = (text, count) => {
-    const both = text.match(/^(?:both|all|两个都是?|都是?)\s*(.+)$/);
+    const both = text.match(/^(?:both|all|两[个次]都是?|都是?)\s*(.+)$/);
     if (both) return Array(count).fill(both[1]);
     for (const mark of ["/", /\s+/]) {
       const split = text.split(mark).filter(Boolean);

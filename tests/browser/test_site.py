@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from html import unescape
 from itertools import zip_longest
 from urllib.parse import unquote
@@ -15,7 +16,10 @@ from helpers.doctor import examine
 from helpers.lessons.exercise import exercises
 from helpers.lessons.judge.source import made_of
 from helpers.lessons.language import VARIABLE
-from tests.browser.conftest import CHAPTERS, FOLDERS, FRONT, PAGES, show
+from tests.browser.conftest import CHAPTERS, FOLDERS, FRONT, PAGES, ROOT, show
+
+sys.path.insert(0, str(ROOT / "site"))
+from search import WORDS, plain  # noqa: E402
 
 each_front = pytest.mark.parametrize("folder, name", FRONT.items())
 SHOWN = """selector => { const box = document.querySelector(selector)?.getBoundingClientRect();
@@ -281,6 +285,20 @@ def test_the_front_page_leads_somewhere(page, site, folder, name):
         text = unescape(pages[target].text())
         assert not anchor or f'id="{unquote(anchor)}"' in text, link
     assert "jupyter lab" in page.locator(".install pre").first.inner_text()
+
+
+@each_front
+def test_each_row_has_its_other_names(page, site, folder, name):
+    page.goto(site + name)
+    rows = page.locator("#rows li").evaluate_all(
+        "all => all.map(row => [row.querySelector('a').textContent, row.dataset.words])"
+    )
+    called = WORDS["zh" if folder == "zh" else "en"]["19"]
+    found = {plain(text): words for text, words in rows if not text[:2].isdigit()}
+    found = {text: words for text, words in found.items() if text in called}
+    assert len(found) > 250
+    for text, words in found.items():
+        assert words.endswith(re.sub("[,，] ?", "\n", called[text])), text
 
 
 @each_front
