@@ -173,7 +173,8 @@ def said_to_a_learner():
     for path in sorted([*LESSONS.rglob("*.py"), *DOCTOR.rglob("*.py")]):
         with open(path, "rb") as file:
             for found in extract_python(file, ("_", "N_"), (), {}):
-                message = found[2]
+                # The first argument; those after it fill its gaps.
+                message = found[2][0] if isinstance(found[2], tuple) else found[2]
                 # What a variable holds is marked elsewhere.
                 if isinstance(message, str):
                     yield path.stem if LESSONS in path.parents else "doctor", message

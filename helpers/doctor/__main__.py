@@ -15,7 +15,7 @@ from . import examine
 from .course import speak_its_language, to_read
 from .program.examined import SECONDS
 from .program.rounds import rounds
-from .words import _
+from .words import N_, _
 
 WRONG, NOT_RUN, CTRL_C = 1, 2, 130  # exit statuses; the last as a shell says
 
@@ -50,8 +50,9 @@ def load(target):
     """
     path, colon, name = target.rpartition(":")
     if not colon or path.endswith(".py") and not os.path.isfile(path):
-        line = _("{target} must be module.py:name, and module.py a file")
-        parser().error(line.format(target=target))
+        parser().error(
+            _("{target} must be module.py:name, and module.py a file", target=target)
+        )
     if path.endswith(".py"):
         module = types.SimpleNamespace(**runpy.run_path(path, run_name="examined"))
     else:
@@ -60,7 +61,7 @@ def load(target):
         except ModuleNotFoundError as error:
             parser().error(f"{target}: {error}")
     if not hasattr(module, name):
-        parser().error(_("{path} has no {name}").format(path=path, name=name))
+        parser().error(_("{path} has no {name}", path=path, name=name))
     fn = getattr(module, name)
     return fn() if isinstance(fn, type) and issubclass(fn, torch.nn.Module) else fn
 
@@ -105,12 +106,11 @@ def show(report, as_json, findings):
 
 def parser():
     """The options of the command line, with help in the language of the course."""
-    example = _("example: {command}")
     command = f"python -m {__package__} mine.py:Scale --input 3x4 --value 2.5"
     made = argparse.ArgumentParser(
         prog=f"python -m {__package__}",
         description=_("Examine a gradient. Exit status: 0 right, 1 wrong, 2 not run."),
-        epilog=example.format(command=command),
+        epilog=_("example: {command}", command=command),
     )
     add = made.add_argument
     add("target", nargs="?", help=_("module.py:name or package.module:name"))
@@ -149,12 +149,11 @@ def main(argv=None):
     options = parser().parse_args(argv)
     if options.run:
         if not os.path.isfile(options.run[0]):
-            line = _("there is no file {path}")
-            parser().error(line.format(path=options.run[0]))
+            parser().error(_("there is no file {path}", path=options.run[0]))
         if own := {"--json", "--skip", "--accept", "--child"} & {*options.run[1:]}:
             names = ", ".join(sorted(own))
-            line = _("{names} goes to {script}: for the doctor, before --run")
-            print(line.format(names=names, script=options.run[0]))
+            gaps = {"names": names, "script": options.run[0]}
+            print(_("{names} goes to {script}: for the doctor, before --run", **gaps))
         return run(
             options.run,
             options.json,
@@ -173,9 +172,10 @@ def main(argv=None):
     if not report.examined:
         vectors = [t for t in options.inputs if getattr(t, "ndim", 0) == 1]
         if vectors and not options.json:
-            n = len(vectors[0])
-            line = _("--input {n} is a vector of {n} elements; a number is --value {n}")
-            print(line.format(n=n))
+            line = N_(
+                "--input {n} is a vector of {n} elements; a number is --value {n}"
+            )
+            print(_(line, n=len(vectors[0])))
         return NOT_RUN
     return 0 if report.ok else WRONG
 

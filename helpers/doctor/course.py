@@ -60,8 +60,8 @@ def to_read(findings):
     for place in dict.fromkeys(f.section for f in findings):
         chapter, _space, heading = place.partition(" ")
         if place:
-            line = _("read: chapter {chapter} {heading}")
-            lines.append(line.format(chapter=chapter, heading=_(heading)))
+            gaps = {"chapter": chapter, "heading": _(heading)}
+            lines.append(_("read: chapter {chapter} {heading}", **gaps))
     return lines
 
 

@@ -29,7 +29,7 @@ from .course import speak_its_language, to_read
 from .program.examined import SECONDS
 from .program.rounds import once, rounds
 from .report import SCHEMA
-from .words import _
+from .words import N_, _
 
 KEY, TEST = "doctor", "PYTEST_CURRENT_TEST"
 # Not a wrong first-order gradient, or one that may be meant, where forward is flat.
@@ -229,17 +229,17 @@ class Doctor:
             if visit.serious:
                 write(str(visit))
             if visit.missed:
-                part = _("examined in part: {name} ({why})")
-                line = part if visit.examined else _("not examined: {name} ({why})")
-                write(line.format(name=visit.full_name, why=visit.missed))
+                part = N_("examined in part: {name} ({why})")
+                line = part if visit.examined else N_("not examined: {name} ({why})")
+                write(_(line, name=visit.full_name, why=visit.missed))
         for line in to_read(f for visit in visits for f in visit.serious):
             write(line)
         if self.found.skipped:
-            line = _("left out by --doctor-skip: {names}")
-            write(line.format(names=", ".join(sorted(self.found.skipped))))
+            names = ", ".join(sorted(self.found.skipped))
+            write(_("left out by --doctor-skip: {names}", names=names))
         if self.found.unmatched:
-            line = _("no Function is called: {names}")
-            write(line.format(names=", ".join(self.found.unmatched)))
+            names = ", ".join(self.found.unmatched)
+            write(_("no Function is called: {names}", names=names))
         write(self.found.summary)
 
 

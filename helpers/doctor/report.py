@@ -89,17 +89,17 @@ def what_was(judged):
             groups.setdefault(key, []).append(f"`{one.input}`")
     parts = []
     for (points, order, why), names in groups.items():
-        template = _(ORDERS[min(points, 2), order])
-        what = template.format(which=listed(names), points=points)
+        template = ORDERS[min(points, 2), order]
+        what = _(template, which=listed(names), points=points)
         if why:
-            what = _("{what} (not at more: {why})").format(what=what, why=why)
+            what = _("{what} (not at more: {why})", what=what, why=why)
         parts.append(what)
     template = N_("judged: {what}")
     if any(one.beside == "reference" for one in judged):
         template = N_("judged beside the reference: {what}")
-    found = [_(template).format(what=listed(parts, "; "))] if parts else []
+    found = [_(template, what=listed(parts, "; "))] if parts else []
     return found + [
-        _("not judged: `{x}` ({why})").format(x=one.input, why=one.why or _(PREVENTED))
+        _("not judged: `{x}` ({why})", x=one.input, why=one.why or _(PREVENTED))
         for one in judged
         if not one.points
     ]
@@ -124,14 +124,12 @@ class Output:
 
 def what_came_out(outputs):
     """Of several outputs, which carry a gradient: a list of one sentence, or none."""
-    with_gradient, without = _("`{y}` ({dtype})"), _("`{y}` ({dtype}, no gradient)")
+    with_gradient, without = N_("`{y}` ({dtype})"), N_("`{y}` ({dtype}, no gradient)")
     words = [
-        (with_gradient if one.gradient else without).format(
-            y=one.output, dtype=one.dtype
-        )
+        _(with_gradient if one.gradient else without, y=one.output, dtype=one.dtype)
         for one in outputs
     ]
-    return [_("outputs: {what}").format(what=listed(words))] if len(words) > 1 else []
+    return [_("outputs: {what}", what=listed(words))] if len(words) > 1 else []
 
 
 # --- findings -------------------------------------------------------------------------
@@ -188,17 +186,17 @@ class Finding:
         known: changes that have been said before, to which this one is added
         """
         said = followed(self.message, self.meant)
-        yield _("({code}): {message}").format(code=self.code, message=said)
+        yield _("({code}): {message}", code=self.code, message=said)
         if self.right_so_far:
-            yield _("right so far: {what}").format(what=self.right_so_far)
+            yield _("right so far: {what}", what=self.right_so_far)
         if self.first_wrong:
             yield self.first_wrong
         if self.change and (self.change, self.place) in known:
             yield _("the same change")
         elif self.change:
-            yield _("{what} ({place})").format(what=self.change, place=self.place)
+            yield _("{what} ({place})", what=self.change, place=self.place)
         elif self.remedy and not self.first_wrong:
-            yield _("look at: {remedy}").format(remedy=self.remedy)
+            yield _("look at: {remedy}", remedy=self.remedy)
         pair = distinct(self.values.get("given"), self.values.get("expected"))
         ratio = distinct(self.values.get("ratio"), 1.0)
         digits = {"given": pair, "expected": pair, "ratio": ratio}
@@ -208,7 +206,7 @@ class Finding:
             if not isinstance(value, torch.Tensor)
         ]
         if numbers:
-            yield _("seen: {numbers}").format(numbers=listed(numbers))
+            yield _("seen: {numbers}", numbers=listed(numbers))
 
 
 # The keys of `values`, to be translated.
@@ -284,15 +282,15 @@ class Text:
         """
         Y = _("The output") if y == "the output" else y
         gaps = {"x": f"`{x}`", "y": _(y), "Y": Y} | gaps
-        said = _(message or self.message).format(*groups, **gaps)
+        said = _(message or self.message, *groups, **gaps)
         if through:
-            said = _(THROUGH).format(y=_(through), what=said)
+            said = _(THROUGH, y=_(through), what=said)
         return Finding(
             self.code,
             severity or self.severity,
             followed(said, *further),
-            _(meant).format(how=accept),
-            _(self.look).format(**gaps) if remedy is None else remedy,
+            _(meant, how=accept),
+            _(self.look, **gaps) if remedy is None else remedy,
             input=x,
             output=output or through,
             values=values or {},
@@ -342,7 +340,7 @@ class Report:
         judged = any(one.points for one in self.judged)
         nothing = _("nothing found") if judged else _("nothing judged")
         found = listed(found) if found else nothing
-        return _("{name}: {found}").format(name=self.name, found=found)
+        return _("{name}: {found}", name=self.name, found=found)
 
     @property
     def scope(self):

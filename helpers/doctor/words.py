@@ -4,9 +4,10 @@ translate = None  # or what makes of an English sentence, with its gaps, another
 spaced = None  # or what sets blanks right in a line of that language, its gaps filled
 
 
-def _(sentence):
-    """This sentence in the language of the reader; its gaps are filled afterwards."""
-    return translate(sentence) if translate and sentence else sentence
+def _(sentence, /, *groups, **gaps):
+    """This sentence in the language of the reader, its gaps filled if any are given."""
+    said = translate(sentence) if translate and sentence else sentence
+    return said.format(*groups, **gaps) if groups or gaps else said
 
 
 def finished(line):
@@ -36,10 +37,10 @@ def quoted(names):
 def followed(first, *others):
     """Sentences, one after the other; None or "" among the others stands for nothing."""
     for other in filter(None, others):
-        first = _("{before} {after}").format(before=first, after=other)
+        first = _("{before} {after}", before=first, after=other)
     return first
 
 
 def number(n, templates):
     """The first template if it is one, else the second, with this number."""
-    return _(templates[n != 1]).format(n=n)
+    return _(templates[n != 1], n=n)

@@ -158,13 +158,16 @@ def as_finding(subject, raised, text=None, x=None, **words):
         return finding
     if "does not require grad" in message and raised.phase == "backward" and not text:
         return replace(finding, remedy=_(UNRECORDED))
-    remedy = _("`{code}` (line {line}, in `{function}`)").format(
-        code=frame.line, line=frame.lineno, function=frame.name
+    remedy = _(
+        "`{code}` (line {line}, in `{function}`)",
+        code=frame.line,
+        line=frame.lineno,
+        function=frame.name,
     )
     if "does not require grad" in message and in_a_forward(raised.error):
-        remedy = _(IN_FORWARD).format(place=remedy)
+        remedy = _(IN_FORWARD, place=remedy)
     elif finding.code != "raised":
-        remedy = _("{look}: {place}").format(look=finding.remedy, place=remedy)
+        remedy = _("{look}: {place}", look=finding.remedy, place=remedy)
     return replace(finding, remedy=remedy, file=frame.filename, line=frame.lineno)
 
 

@@ -59,7 +59,7 @@ def grad_output_partly_ignored(wrong):
     left = (there & ~gone).sum(0)[gone.any(0)]
     if not gone.any(0).all() and (not where or (left == 1).all()):
         return None
-    return {"where": where and _(": those {where}").format(where=where)}
+    return {"where": where and _(": those {where}", where=where)}
 
 
 @cause(
@@ -138,10 +138,10 @@ def term_missing(wrong):
     ones, tensors = torch.ones_like(here.given[0]), [*same_shaped(here)]
     bases = [
         ("", [ones]),
-        *((_(", times {name}").format(name=name), [t]) for name, t in tensors),
+        *((_(", times {name}", name=name), [t]) for name, t in tensors),
     ]
     bases += [
-        (_(", but for a multiple of {name}").format(name=name), [ones, t])
+        (_(", but for a multiple of {name}", name=name), [ones, t])
         for name, t in tensors
     ]
     for (times, basis), dims in itertools.product(bases, subsets(here.shape)):
@@ -153,7 +153,7 @@ def term_missing(wrong):
             and rests(here.given - here.expected, basis, here.shape, dims) < 1e-4
         ):
             along = named_dims(dims)
-            guess = _(A_TERM).format(along=along)
+            guess = _(A_TERM, along=along)
             return {"along": along, "times": times, "guess": guess}
 
 
@@ -161,7 +161,7 @@ def same_shaped(here):
     """(name, vector) of the tensors that may multiply a term of the gradient."""
     found = {name: t for name, t in here.tensors.items() if t.shape == here.x.shape}
     found |= {
-        _(EXP).format(name=name): found[name].exp()
+        _(EXP, name=name): found[name].exp()
         for name in (here.output, f"`{here.input}`")
         if name in found
     }
@@ -220,7 +220,7 @@ def factor_missing(wrong):
     """An input or the output, or exp of it, perhaps times a number."""
     names = [*wrong.here.tensors] if wrong.steady and wrong.steady[0] > 1 else []
     of = [(name, name, lambda t: t) for name in names]
-    of += [(_(EXP).format(name=name), name, torch.exp) for name in names]
+    of += [(_(EXP, name=name), name, torch.exp) for name in names]
     for (what, name, made), (power, lacks) in itertools.product(of, POWERS.items()):
         number = wrong.multiple(
             lambda here: (
@@ -229,7 +229,7 @@ def factor_missing(wrong):
             ).nan_to_num()
         )
         if number:
-            rest = _(", and is multiplied by {factor}").format(factor=brief(1 / number))
+            rest = _(", and is multiplied by {factor}", factor=brief(1 / number))
             return {
                 "lacks": _(lacks),
                 "what": what,
@@ -261,7 +261,7 @@ def derivative_wrong(wrong):
         return None
     here, grad = wrong.here, "grad_output"
     if len(here.point.names) > 1:
-        grad = _("the grad_output of {y} alone").format(y=here.point.names[here.o])
+        grad = _("the grad_output of {y} alone", y=here.point.names[here.o])
     return {"grad": grad}
 
 

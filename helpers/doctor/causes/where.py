@@ -67,7 +67,7 @@ def sizes_of(here, like):
     """{what it is: numbers} that each element of a tensor of this shape has."""
     own = f"`{here.input}`" if like is here.x else here.output
     same = {name: t for name, t in here.tensors.items() if t.shape == like.shape}
-    found = {own: like, _(MAGNITUDE).format(of=own): like.abs(), **same}
+    found = {own: like, _(MAGNITUDE, of=own): like.abs(), **same}
     found = {name: t for name, t in found.items() if not t.is_complex()}  # no sign
     inputs = [
         (n, t) for n, t in same.items() if t.is_floating_point() and n != here.output
@@ -75,7 +75,7 @@ def sizes_of(here, like):
     for (a, s), (b, t) in itertools.combinations(inputs[:4], 2):
         found |= {
             f"{a} - {b}": s - t,
-            _(MAGNITUDE).format(of=f"{a} - {b}"): (s - t).abs(),
+            _(MAGNITUDE, of=f"{a} - {b}"): (s - t).abs(),
         }
     for name, t in here.tensors.items():  # masks and signs of whole rows
         rows = t.shape == like.shape[: t.dim()] and not t.is_complex()
@@ -115,8 +115,8 @@ def by_value(points, varied, right, wrong):
         if all(tells(regions(p)[region], p) for p in known):
             number = ""
             if given:
-                number = _(" = {number}").format(number=brief(points[0].bounds[bound]))
-            return _(template).format(what=what, bound=bound, number=number)
+                number = _(" = {number}", number=brief(points[0].bounds[bound]))
+            return _(template, what=what, bound=bound, number=number)
     return None
 
 
@@ -148,12 +148,12 @@ def tells(there, p):
 def by_place(shape, right, wrong):
     """The indices at which the one is found and not the other, in words; or None."""
     if len(wrong) == 1:
-        return _("at {index}").format(index=position(wrong.item(), shape))
+        return _("at {index}", index=position(wrong.item(), shape))
     good, bad = (torch.stack(torch.unravel_index(t, shape), -1) for t in (right, wrong))
     for d, n in enumerate(shape):
         if not torch.isin(good[:, d], bad[:, d]).any():
             which = indices(sorted(set(bad[:, d].tolist())), n, good[:, d])
-            return _("at {which} of dimension {d}").format(which=which, d=d)
+            return _("at {which} of dimension {d}", which=which, d=d)
     return None
 
 
@@ -167,11 +167,11 @@ def indices(which, n, others):
     if len(which) > 2 and which == [k for k in known if first <= k <= last]:
         unknown = {first - 1, last + 1}.difference(known).intersection(range(n))
         if unknown:
-            return _("about index {first} to {last}").format(first=first, last=last)
-        return _("index {first} to {last}").format(first=first, last=last)
+            return _("about index {first} to {last}", first=first, last=last)
+        return _("index {first} to {last}", first=first, last=last)
     if len(which) > 6:
-        return _("index {some} and more").format(some=listed(which[:6]))
-    return _("index {some}").format(some=listed(which))
+        return _("index {some} and more", some=listed(which[:6]))
+    return _("index {some}", some=listed(which))
 
 
 def subsets(shape):
@@ -183,8 +183,8 @@ def subsets(shape):
 def named_dims(dims):
     *first, last = dims
     if not first:
-        return _("dimension {last}").format(last=last)
-    return _("dimensions {first} and {last}").format(first=listed(first), last=last)
+        return _("dimension {last}", last=last)
+    return _("dimensions {first} and {last}", first=listed(first), last=last)
 
 
 def in_part(here, where=None):
@@ -194,11 +194,11 @@ def in_part(here, where=None):
     """
     kind, said = how(here)
     if where:
-        what = _(IN_PART).format(where=where, how=said)
+        what = _(IN_PART, where=where, how=said)
     else:
         count, known = int(here.wrong.sum()), int(here.trusted.sum())
-        there = "" if kind == IS_WRONG else _(": there it {how}").format(how=said)
-        what = _(ELSEWHERE).format(count=count, known=known, there=there)
+        there = "" if kind == IS_WRONG else _(": there it {how}", how=said)
+        what = _(ELSEWHERE, count=count, known=known, there=there)
     is_masked = kind in (IS_ZERO, SHOULD_BE_ZERO, NEARLY_ZERO)
     gaps = {"what": what, "remedy": _(BRANCH if is_masked else FORMULA)}
     return gaps | {"meant": MEANT} if kind == SHOULD_BE_ZERO else gaps
@@ -221,4 +221,4 @@ def relation(given, expected, limit):
         kind = NEARLY_ZERO if expected.any() else SHOULD_BE_ZERO
     elif first.isfinite() and ((ratio - first).abs() <= 1e-4 * first.abs()).all():
         kind = IS_NEGATED if abs(first + 1) < 1e-4 else IS_MULTIPLIED
-    return kind, _(kind).format(factor=brief(first.item()))
+    return kind, _(kind, factor=brief(first.item()))

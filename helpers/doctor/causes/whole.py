@@ -115,7 +115,7 @@ def sizes(here):
     found = []
     for t, shape in ((here.output, here.y.shape), (f"`{here.input}`", here.shape)):
         for dims in subsets(shape):
-            of = _("{dims} of {t}").format(dims=named_dims(dims), t=t)
+            of = _("{dims} of {t}", dims=named_dims(dims), t=t)
             of = t if 1 < len(dims) == len(shape) else of
             found.append((len(dims), math.prod(shape[d] for d in dims), of))
     return [pair for _, *pair in sorted(found, key=lambda triple: triple[0])]
@@ -143,7 +143,7 @@ def reason(wrong):
                 for here in wrong.others
                 if name in here.subject.numbers
             ):
-                return _(template).format(name=name)
+                return _(template, name=name)
     return ""
 
 
@@ -290,7 +290,7 @@ def conjugate(wrong):
 def transposed(wrong):
     for way, there in transposes(wrong.here.shape):
         if len(wrong.here.shape) > 2:
-            way = _("its dimensions are permuted: {way}, it is right").format(way=way)
+            way = _("its dimensions are permuted: {way}, it is right", way=way)
         yield {"how": way}, lambda here: here.fits(here.given[:, there])
 
 
@@ -410,7 +410,7 @@ def grad_output_transformed(wrong):
             return varies and here.fits(here.vjp(v * t) for v in here.vs)
 
         if wrong.steady is None:  # or it is the same for every grad_output
-            yield {"how": _(how).format(name=name)}, holds
+            yield {"how": _(how, name=name)}, holds
     shape = wrong.here.y.shape
     for how, there in (*flips(shape), *transposes(shape), *regroups(shape)):
         yield (
@@ -429,11 +429,11 @@ def flips(shape):
     for d, n in enumerate(shape):
         turned = places(shape).flip(d)
         if n > 1:
-            yield _("flipped along dimension {d}").format(d=d), turned.reshape(-1)
+            yield _("flipped along dimension {d}", d=d), turned.reshape(-1)
         if n > 2:  # as a Fourier transform's conjugate
             around = turned.roll(1, d).reshape(-1)
             yield (
-                _("reversed, all but index 0, along dimension {d}").format(d=d),
+                _("reversed, all but index 0, along dimension {d}", d=d),
                 around,
             )
 
@@ -443,18 +443,18 @@ def transposes(shape):
     dims = tuple(range(len(shape)))
     for order in itertools.permutations(dims) if len(dims) <= 4 else ():
         given = tuple(shape[order.index(d)] for d in dims)
-        how = _("viewed as {given} and permuted by permute{order}")
+        how = N_("viewed as {given} and permuted by permute{order}")
         if given == tuple(shape):
-            how = _("permuted by permute{order}")
+            how = N_("permuted by permute{order}")
         if len(dims) == 2:
-            how = _("transposed")
+            how = N_("transposed")
         if order != dims:
             there = places(given).permute(order).reshape(-1)
-            yield how.format(given=given, order=order), there
+            yield _(how, given=given, order=order), there
             if given != tuple(shape):
-                how = _("permuted by permute{order} and reshaped back")
                 there = places(shape).permute(order).reshape(-1)
-                yield how.format(order=order), there
+                how = _("permuted by permute{order} and reshaped back", order=order)
+                yield how, there
 
 
 def regroups(shape):
@@ -464,7 +464,9 @@ def regroups(shape):
             if n % a == 0:
                 groups = places(shape).unflatten(d, (a, n // a))
                 how = _(
-                    "viewed as {a} × {b} along dimension {d}, transposed and joined"
+                    "viewed as {a} × {b} along dimension {d}, transposed and joined",
+                    a=a,
+                    b=n // a,
+                    d=d,
                 )
-                there = groups.transpose(d, d + 1).reshape(-1)
-                yield how.format(a=a, b=n // a, d=d), there
+                yield how, groups.transpose(d, d + 1).reshape(-1)

@@ -277,18 +277,18 @@ def where(frame):
     frames = [f for f in frames if not f.filename.startswith((LIBRARY, HERE))]
     if not frames:
         return "a thread of the engine"
-    said = [_("at {place}").format(place=spot(frames[0]))]
+    said = [_("at {place}", place=spot(frames[0]))]
     said += [f"`{frames[0].line}`"] if frames[0].line else []
     far = (frames[0].filename, "<frozen", *LIBRARIES)
     callers = [f for f in frames if not f.filename.startswith(far)]
-    said += [_("from {place}").format(place=spot(f)) for f in callers[:1]]
+    said += [_("from {place}", place=spot(f)) for f in callers[:1]]
     if modules:
         names = [
             name for name, m in modules[-1].named_modules() if m is modules[0] and name
         ]
         kind = type(modules[0]).__name__
         which = f"`{names[0]}` ({kind})" if names else f"`{kind}`"
-        said.append(_("in module {which}").format(which=which))
+        said.append(_("in module {which}", which=which))
     return listed(said)
 
 
@@ -296,7 +296,7 @@ def spot(frame):
     """In words, the line that runs in this frame."""
     file, line = frame.filename, frame.lineno
     if "ipykernel" in file or file.startswith("<ipython"):
-        said = _("line {line} of a cell").format(line=line)
+        said = _("line {line} of a cell", line=line)
     else:
         folders = [os.getcwd(), *filter(None, map(os.path.abspath, sys.path))]
         inside = [
@@ -305,4 +305,4 @@ def spot(frame):
         said = f"{min(inside, key=len, default=file)}:{line}"
     if frame.name.startswith("<"):
         return said
-    return _("{place} in {function}").format(place=said, function=frame.name)
+    return _("{place} in {function}", place=said, function=frame.name)

@@ -46,7 +46,7 @@ def users_frame():
 
 
 def place(line, function):
-    return _("line {line}, in `{function}`").format(line=line, function=function)
+    return _("line {line}, in `{function}`", line=line, function=function)
 
 
 def place_of(frame):

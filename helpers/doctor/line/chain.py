@@ -839,10 +839,10 @@ class Search:
         gaps = {"here": self.here(key), "there": f"`{local.name}`"}
         if local.line:
             name = {"name": local.name, "line": local.line}
-            gaps["there"] = _(OF_FORWARD).format(**name)
+            gaps["there"] = _(OF_FORWARD, **name)
             if self.chain.reference:
                 of = self.chain.forward.codes[0].fn.__qualname__.rpartition(">.")[2]
-                gaps["there"] = _(OF_REFERENCE).format(function=of, **name)
+                gaps["there"] = _(OF_REFERENCE, function=of, **name)
         if target.uses is not None:
             relation = SHARE, {"uses": self.through(local, target.uses)}
         before = [*itertools.takewhile(lambda k: k != key, self.events)]
@@ -851,14 +851,14 @@ class Search:
         text, more = relation or (VALUE if target.value else plain, {})
         known = {k[0]: (k, self.right[k]) for k in before if k in self.right}
         said = [
-            _(RIGHT).format(here=self.here(k), other=self.record.locals[t.local].name)
+            _(RIGHT, here=self.here(k), other=self.record.locals[t.local].name)
             for k, t in known.values()
             if self.name(k)
         ]
         file = binding.code.fn.__code__.co_filename
-        what = _(text).format(**gaps, **more)
+        what = _(text, **gaps, **more)
         lead = BEFORE if suspects else FIRST if is_cause else NOT_ALONE
-        sentence = _(lead).format(what=what, suspects=listed(suspects))
+        sentence = _(lead, what=what, suspects=listed(suspects))
         return FirstWrong(
             sentence, listed(said), file, binding.line, text is PART, is_cause
         )
@@ -868,12 +868,12 @@ class Search:
         line, name = self.chain.backward.bindings[key[0]].line, self.name(key)
         if name is None:
             x = self.chain.forward.argument(self.chain.ctx_too + (key[2] or 0))
-            return _(RETURNED).format(name=x, line=line)
+            return _(RETURNED, name=x, line=line)
         targets = getattr(self.chain.backward.bindings[key[0]].node, "targets", [None])
         is_filled = isinstance(targets[0], ast.Subscript)  # and wrong as a whole
         if (runs := self.turns(key)) > 1 and not is_filled:
-            return _(IN_A_RUN).format(name=name, line=line, run=key[1] + 1, runs=runs)
-        return _(LOCAL).format(name=name, line=line)
+            return _(IN_A_RUN, name=name, line=line, run=key[1] + 1, runs=runs)
+        return _(LOCAL, name=name, line=line)
 
     def through(self, local, uses):
         """These uses in words: the lines of forward, or operations in them."""
@@ -884,18 +884,18 @@ class Search:
         said = [_(OUTPUT)] if found.pop(None, ()) else []
         for binding, nodes in found.items():
             if binding.node is binding.code.tree:
-                said.append(_(ARGUMENT).format(function=binding.code.fn.__name__))
+                said.append(_(ARGUMENT, function=binding.code.fn.__name__))
                 continue
             there = [n for n, _c in local.uses if n and bindings[n] is binding]
             gaps = {"line": binding.line, "text": text_of(binding)}
             for node in nodes if len(nodes) < len(there) else ():
                 operation = re.sub(r"Backward\d*$", "", node.name())
                 operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower()
-                said.append(_(IN_LINE).format(operation=operation, **gaps))
+                said.append(_(IN_LINE, operation=operation, **gaps))
             if len(nodes) == len(there):
                 every = [b.node for b in self.chain.forward.bindings]
                 one = OF_FORWARD if every.count(binding.node) > 1 else WHOLE_LINE
-                said.append(_(one).format(name=binding.name, **gaps))
+                said.append(_(one, name=binding.name, **gaps))
         return listed(dict.fromkeys(said), last=_(" and "))
 
 

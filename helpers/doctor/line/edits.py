@@ -66,8 +66,9 @@ class Edit:
         """The `Change` that it is; tried: does it hold for other sizes, too?"""
         new, old = self.quoted()
         return Change(
-            _(RIGHT_IF if tried else RIGHT_HERE).format(
-                what=self.said or _(STANDS).format(new=new, old=old)
+            _(
+                RIGHT_IF if tried else RIGHT_HERE,
+                what=self.said or _(STANDS, new=new, old=old),
             ),
             self.place(),
             self.code.fn.__code__.co_filename,

@@ -241,13 +241,11 @@ def exits(subject):
     """What leaves autograd in the functions that forward calls, in words; or None."""
     found = [edit for code in plain_codes(subject) for edit in edits_of(code, {}, CUTS)]
     said = [
-        _("`{old}` ({place})").format(old=edit.code.quoted(edit)[1], place=edit.place())
+        _("`{old}` ({place})", old=edit.code.quoted(edit)[1], place=edit.place())
         for edit in found
     ]
     said = [*dict.fromkeys(said)][:3]
-    return (
-        _("what leaves autograd: {these}").format(these=listed(said)) if said else None
-    )
+    return _("what leaves autograd: {these}", these=listed(said)) if said else None
 
 
 def is_call(line):
@@ -268,10 +266,8 @@ def unused(subject):
             up = code.up.get(up) if isinstance(up, ast.Tuple) else up
             if node.id not in read and isinstance(up, ast.Assign):
                 at = place(code.line(node), code.fn.__name__)
-                found[_("`{old}` ({place})").format(old=node.id, place=at)] = None
-    return found and _("what is at hand and never used: {these}").format(
-        these=listed(found)
-    )
+                found[_("`{old}` ({place})", old=node.id, place=at)] = None
+    return found and _("what is at hand and never used: {these}", these=listed(found))
 
 
 def common(subject, wrong):
@@ -309,10 +305,13 @@ def common(subject, wrong):
         by_right[x not in inputs].append(through(returned))
     shared = set.intersection(*map(set, by_right[False])).difference(*by_right[True])
     first = {name: min(backward.line(n) for n in lines[name]) for name in shared}
-    named = _("`{name}` (line {line})")
-    said = [named.format(name=x, line=first[x]) for x in sorted(first, key=first.get)]
-    template = _("all that is wrong goes through {these}")
-    return template.format(these=listed(said)) if 0 < len(said) <= FEW else None
+    if not 0 < len(first) <= FEW:
+        return None
+    said = [
+        _("`{name}` (line {line})", name=name, line=first[name])
+        for name in sorted(first, key=first.get)
+    ]
+    return _("all that is wrong goes through {these}", these=listed(said))
 
 
 def names_in(node, way):

@@ -12,7 +12,7 @@ import re
 
 import torch
 
-from ..words import _
+from ..words import N_, _
 from .edits import STANDS, Edit
 
 # Functions and methods that are taken for one another.
@@ -426,17 +426,17 @@ def lines_of(code):
                 own = ast.unparse(line)
                 for at, new in of_a_line(line, code):
                     before, after = (t.split("\n")[0] for t in (ast.unparse(at), new))
-                    said = _(STANDS).format(new=after, old=before)
+                    said = _(STANDS, new=after, old=before)
                     if new == "pass":
-                        said = _("`{line}` were left out").format(line=before)
+                        said = _("`{line}` were left out", line=before)
                     yield Edit(code, line, {at: new}, said)
                 for other in block[max(k - 3, 0) : k][::-1]:  # its neighbour first
                     old = ast.unparse(other)
-                    said = _("`{line}` and `{other}` changed places")
+                    said = N_("`{line}` and `{other}` changed places")
                     if other is block[k - 1]:
-                        said = _("`{line}` came before `{other}`")
+                        said = N_("`{line}` came before `{other}`")
                     if "\n" not in old + own:
-                        said = said.format(line=own, other=old)
+                        said = _(said, line=own, other=old)
                         yield Edit(code, line, {other: own, line: old}, said)
 
 

@@ -64,7 +64,7 @@ def too_much(values):
     if sum(v.numel() for v in values) > LARGE:
         return _("the inputs are large")
     if len(values) > FEW:
-        return _("there are more than {n} inputs").format(n=FEW)
+        return _("there are more than {n} inputs", n=FEW)
     return ""
 
 

@@ -130,14 +130,12 @@ def examined(call, end, lines, options):
     except TimeIsUp:
         return _(OVER)
     except SystemExit as left:
-        how = _("its code raised {what}").format(what=f"SystemExit({left.code!r})")
+        how = _("its code raised {what}", what=f"SystemExit({left.code!r})")
         return Report("", [CRASHED(how=how)])
     except Exception as raised:
         if of_a_signal(raised):
             raise
-        return _("the doctor raised {what}").format(
-            what=f"{type(raised).__name__}: {raised}"
-        )
+        return _("the doctor raised {what}", what=f"{type(raised).__name__}: {raised}")
 
 
 def returns_another(call, exam):
@@ -192,7 +190,7 @@ def ended(code):
     """What is said of a call whose child ended with this exit code before its time."""
     if code == -signal.SIGKILL:
         return _(KILLED)
-    status = _("exit status {code}").format(code=code)
+    status = _("exit status {code}", code=code)
     how = signal.Signals(-code).name if code < 0 else status
     return Report("", [CRASHED(how=how)])
 

@@ -49,8 +49,8 @@ class Visit(Report):
         """How much of it was examined."""
         parts = [number(self.calls, CALLS), number(self.patterns, PATTERNS)]
         for why, n in self.left.items():
-            left = _("{calls} left out ({why})")
-            parts.append(left.format(calls=number(n, CALLS), why=why))
+            calls = number(n, CALLS)
+            parts.append(_("{calls} left out ({why})", calls=calls, why=why))
         return listed(parts)
 
     def add(self, other):
@@ -88,13 +88,13 @@ class Visit(Report):
     def __repr__(self):
         head = Report(self.name, self.serious, judged=self.judged).headline()
         if not self.examined:
-            head = _("{name}: {found}").format(name=self.name, found=_("not examined"))
+            head = _("{name}: {found}", name=self.name, found=_("not examined"))
         about = [self.counts(), *what_was(self.unjudged)]
         if self.first:
-            about.insert(1, _("first in {test}").format(test=self.first))
+            about.insert(1, _("first in {test}", test=self.first))
         if self.called:
-            about.append(_("called {place}").format(place=self.called))
-            about.append(_("given {these}").format(these=self.given))
+            about.append(_("called {place}", place=self.called))
+            about.append(_("given {these}", these=self.given))
         lines = [line for one in about for line in wrapped(one, "  ", "    ")]
         lines += shown(self.serious)
         return "\n".join([head, *lines])
@@ -134,19 +134,18 @@ class Found:
         warned = sum(visit.ok and bool(visit.serious) for visit in self.visits)
         missed = sum(bool(visit.missed) for visit in self.visits)
         counts = [number(len(self.visits), FUNCTIONS)]
-        counts.append(_("{n} wrong").format(n=wrong - meant or _("none")))
+        counts.append(_("{n} wrong", n=wrong - meant or _("none")))
         if meant:
-            counts.append(_("{n} wrong unless that is meant").format(n=meant))
+            counts.append(_("{n} wrong unless that is meant", n=meant))
         if warned:
-            counts.append(_("{n} warned of").format(n=warned))
+            counts.append(_("{n} warned of", n=warned))
         if missed:
-            counts.append(_("{n} not judged or not all of it").format(n=missed))
-        return _("Rounds: {counts}").format(counts=listed(counts))
+            counts.append(_("{n} not judged or not all of it", n=missed))
+        return _("Rounds: {counts}", counts=listed(counts))
 
     def __repr__(self):
-        strange = _("no Function is called {name}")
-        lines = [self.summary, *(strange.format(name=name) for name in self.unmatched)]
-        return "\n".join([*lines, *map(str, self.visits)])
+        strange = [_("no Function is called {name}", name=x) for x in self.unmatched]
+        return "\n".join([self.summary, *strange, *map(str, self.visits)])
 
     def to_json(self, jacobians=False):
         """What was found of each Function, as README.md describes it."""

@@ -250,7 +250,7 @@ class Rounds:
         if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
             why = _(NO_GRADIENT)
         elif sum(p.copy is not None for p in patterns.values()) >= MOST:
-            why = _("more than {n} patterns").format(n=MOST)
+            why = _("more than {n} patterns", n=MOST)
         elif not all(map(has_numbers, found)):
             why = _("the inputs hold no numbers: a compiler traced the call")
         elif self.size + size > self.max_bytes:

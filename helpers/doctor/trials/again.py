@@ -262,7 +262,7 @@ def input_layouts(exam):
     for when, *found in () if exam.draws else in_layouts(exam):
         for x, *pair in zip(names, *found, strict=True):
             if not exam.same(*pair):
-                of_x = x and _("The gradient of `{x}`").format(x=x)
+                of_x = x and _("The gradient of `{x}`", x=x)
                 words = {"what": of_x or _("The output"), "when": _(when)}
                 yield INPUT_LAYOUT(x, remedy=copy_asked(subject), **words)
                 return
@@ -276,7 +276,7 @@ def copy_asked(subject):
             for node in ast.walk(source.tree):
                 if isinstance(node, ast.Attribute) and node.attr == "requires_grad":
                     gaps = {"code": ast.unparse(node), "line": source.line(node)}
-                    return _(COPY_ASKED).format(function=source.fn.__name__, **gaps)
+                    return _(COPY_ASKED, function=source.fn.__name__, **gaps)
     return None
 
 

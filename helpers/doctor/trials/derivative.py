@@ -87,8 +87,8 @@ def other_outputs(exam):
         if one is None or other is None:
             return REFERENCE_DIFFERS(y=y, how=_("is returned by one of them only"))
         if one.shape != other.shape:
-            how = _("has shape {one}, and {other} in the reference")
-            how = how.format(one=tuple(one.shape), other=tuple(other.shape))
+            shapes = {"one": tuple(one.shape), "other": tuple(other.shape)}
+            how = _("has shape {one}, and {other} in the reference", **shapes)
             return REFERENCE_DIFFERS(y=y, how=how)
         off = (as_vector(one) - as_vector(other)).abs()
         if not bool(
@@ -150,7 +150,7 @@ def finding_of(exam, i, o, found, told):
     others = {other.input: None for io, other in found.items() if io not in told}
     also = [x for x in others if x != one.input]
     if also:
-        said = _(ALSO).format(these=quoted(also))
+        said = _(ALSO, these=quoted(also))
         words["further"] = [*words.get("further", ()), said]
     first = one.first_wrong
     if change and first and not first.is_part:  # a path says why the change is due
@@ -161,6 +161,6 @@ def finding_of(exam, i, o, found, told):
     if finding.remedy and not exam.has_own_nodes:
         return replace(finding, remedy=exam.cut_off)
     if finding.remedy and exam.exits:
-        remedy = _("{look}; {exits}").format(look=finding.remedy, exits=exam.exits)
+        remedy = _("{look}; {exits}", look=finding.remedy, exits=exam.exits)
         return replace(finding, remedy=remedy)
     return finding

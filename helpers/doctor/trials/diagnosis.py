@@ -75,7 +75,7 @@ def diagnosis(exam, wrong):
         if there.kind != VAGUE:
             here, text, gaps = corner.here, there, its_gaps
             shape = tuple(here.shape)
-            further = [_("Seen in a corner of shape {shape}.").format(shape=shape)]
+            further = [_("Seen in a corner of shape {shape}.", shape=shape)]
     drawn = DRAWN if text.kind == VAGUE and exam.draws else ""
     subject, x = exam.subject, exam.subject.values[here.i]
     # What a constant gets, or what lies on a sphere, may be somebody's choice.
@@ -138,8 +138,10 @@ def elsewhere(exam, here):
         return [None if t is None else t.clone() for t in saved]
 
     if exam.run.stale and right_under(saving(copies), [here]):
-        which = _(" and before forward returned, so the gradient of `{x}` is wrong")
-        which = which.format(x=here.input)
+        which = _(
+            " and before forward returned, so the gradient of `{x}` is wrong",
+            x=here.input,
+        )
         copied = _("right if: `save_for_backward` saved copies")
         change = Change(copied, listed(places, last=", and "))
         words = {"values": here.evidence, "which": which}
@@ -182,7 +184,7 @@ def but_for_in_place(exam, wrong):
         exam.findings[exam.findings.index(finding)] = replace(
             finding,
             severity="error",
-            message=followed(finding.message, _(AS_BEFORE).format(these=quoted(told))),
+            message=followed(finding.message, _(AS_BEFORE, these=quoted(told))),
             also_wrong=tuple(told),
         )
     return rest

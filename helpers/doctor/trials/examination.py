@@ -56,13 +56,13 @@ def what_is_open(exam):
     subject = exam.subject
     tables = [k for k in subject.examined if subject.tensors[k].dim() > 1]
     if tables and len(subject.tensors[tables[0]]) == 1:
-        yield _(ONE_ROW).format(x=subject.names[tables[0]])
+        yield _(ONE_ROW, x=subject.names[tables[0]])
     for x, t in zip(subject.names, subject.tensors, strict=True):
         if is_index(t) and t.dim() and len(t.unique()) == t.numel():
-            yield _(NO_REPEAT).format(x=x)
+            yield _(NO_REPEAT, x=x)
     for y, t in exam.run.returned:
         if t.requires_grad and not has_gradient(t) and t.numel():
-            yield _(NO_DIFFERENCES).format(y=y, dtype=brief(t.dtype))
+            yield _(NO_DIFFERENCES, y=y, dtype=brief(t.dtype))
 
 
 class Examination:
@@ -121,9 +121,10 @@ class Examination:
         self.subject = self.subject.with_inputs(examined)
         for k, (owner, _parameter) in self.subject.shared_parameters.items():
             why = _(
-                "it is a parameter of `{owner}`: examine the module that applies it"
+                "it is a parameter of `{owner}`: examine the module that applies it",
+                owner=owner,
             )
-            self.not_judged(why.format(owner=owner), self.subject.names[k])
+            self.not_judged(why, self.subject.names[k])
 
     def report(self, trials):
         """The report of these trials.

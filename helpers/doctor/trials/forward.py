@@ -126,13 +126,15 @@ OWN_GENERATOR = N_(
 def without_outputs(exam):
     """Why there is nothing to differentiate: a finding, or what was not judged."""
     others = [t for _name, t in exam.run.returned if t.is_floating_point()]
-    why = _("an output of dtype {dtype} has no arithmetic, so there are no differences")
+    why = N_(
+        "an output of dtype {dtype} has no arithmetic, so there are no differences"
+    )
     if not all(map(is_dense, others)):
-        why = _("the output is sparse or nested, not a dense tensor")
+        why = N_("the output is sparse or nested, not a dense tensor")
     if any(not t.numel() for t in others):
-        why = _("the output has no elements")
+        why = N_("the output has no elements")
     if others:
-        exam.not_judged(why.format(dtype=brief(others[0].dtype)))
+        exam.not_judged(_(why, dtype=brief(others[0].dtype)))
     else:
         yield NO_OUTPUT(severity="note" if exam.run.returned else None)
 

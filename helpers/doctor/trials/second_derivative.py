@@ -278,7 +278,7 @@ def accused(exam, of, wrong, is_right):
     if own:
         remedy = constants_saved(exam) or applied(own) or remedy
     if is_users:
-        remedy = _(REFUSE).format(remedy=remedy)
+        remedy = _(REFUSE, remedy=remedy)
     for by, xs in groups.items():
         yield WRONG(
             xs[0],
@@ -299,7 +299,7 @@ def applied(functions):
         for name in (getattr(node.value, "id", None) for node in asked):
             if isinstance(scope.get(name), type) and is_a_users(scope[name]):
                 found[f"`{name}`"] = None
-    return found and _(APPLIED).format(these=listed(found))
+    return found and _(APPLIED, these=listed(found))
 
 
 def constants_saved(exam):
@@ -326,10 +326,9 @@ def constants_saved(exam):
         if is_number(t) and not (t.requires_grad or torch.equal(t, other)):
             moving.setdefault(place, []).append(name)
     these = [
-        _("{names} ({place})").format(names=quoted(xs), place=at)
-        for at, xs in moving.items()
+        _("{names} ({place})", names=quoted(xs), place=at) for at, xs in moving.items()
     ]
-    return _(SAVED).format(these=listed(these)) if these else None
+    return _(SAVED, these=listed(these)) if these else None
 
 
 def count_second(exam, verdicts, which):

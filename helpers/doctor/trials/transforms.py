@@ -72,7 +72,7 @@ def forward_mode(exam):
             return
         what = _("all inputs move")
         if len(moves) == 1:
-            what = _("`{x}` moves").format(x=x)
+            what = _("`{x}` moves", x=x)
         if finding := against_differences(exam, moves, found, name=name, what=what):
             yield finding
             return
@@ -111,7 +111,7 @@ def against_differences(exam, us, found, **words):
             doubled = moved(exam, {i: 2 * u for i, u in us.items()})[o]
             how = _("is wrong")
             if torch.equal(tangent, doubled) and given.any():
-                how = _("does not change with that of `{x}`").format(x=x)
+                how = _("does not change with that of `{x}`", x=x)
             elif len(given) > 1:  # one number is another's multiple by chance
                 pair = given[wrong], expected[wrong]
                 _kind, how = relation(*pair, limit[wrong])
@@ -168,9 +168,7 @@ def over_batches(exam):
         x = subject.names[batched[0]]
         over = listed((f"`{subject.names[k]}`" for k in batched), " and of ")
         for dim in (0, -1):
-            where = _("the batch is dimension {dim} of {over}").format(
-                dim=dim, over=over
-            )
+            where = _("the batch is dimension {dim} of {over}", dim=dim, over=over)
             try:
                 if wrong := compared(exam, pairs, batched, dim, loop):
                     yield VMAP_WRONG(x, **wrong, where=where, **more)
@@ -219,7 +217,7 @@ def compared(exam, pairs, batched, dim, loop):
         ):
             each = [torch.zeros_like(pairs[k][0]) if g is None else g for g in each]
             due = torch.stack(each, dim) if k in batched else sum(each)
-            found.append((_("gradient of `{x}`").format(x=subject.names[k]), grad, due))
+            found.append((_("gradient of `{x}`", x=subject.names[k]), grad, due))
     for what, a, b in found:
         if a.shape != b.shape or not exam.same(
             a, b, subject.tolerance * largest(as_vector(b))
