@@ -49,18 +49,54 @@ class Edit:
         """Is it of a method that changes a tensor, whose effect may be elsewhere?"""
         return any(getattr(node, "attr", "").endswith("_") for node in self.puts)
 
+    def made_in(self, tree):
+        """A copy of a tree of its code, or of a part, with its texts in their places."""
+        news = {node: parsed(text, node) for node, text in self.puts.items()}
+        within = set()
+        for node in self.puts:
+            while node is not None and node not in within:
+                within.add(node)
+                node = self.code.up.get(node)
+        return rebuilt(tree, lambda node, copy: news.get(node, copy), within)
+
     def place(self):
         """Where it is, in words."""
         return place(self.code.line(self.node), self.code.fn.__name__)
 
     def quoted(self):
-        """(new, old) as text; both empty if lines change places."""
-        if not self.said:
-            return self.code.quoted(self)
-        if len(self.puts) > 1:
+        """(new, old) as text; both empty if lines change places.
+
+        Of expressions, they are the smallest around the edit that show its place.
+        """
+        code = self.code
+        if self.said and len(self.puts) > 1:
             return "", ""
-        ((node, new),) = self.puts.items()
-        return new, self.code.source_of(node)
+        if self.said:
+            ((node, new),) = self.puts.items()
+            return new, code.source_of(node)
+        line, node = code.source_of(code.statement(self.node)), self.node
+        while True:
+            up, bare = code.up[node], (ast.Name, ast.Constant, ast.Slice, ast.keyword)
+            parts = [getattr(up, name, None) for name in ("slice", "func")]
+            within = isinstance(up, ast.Attribute) or node in parts
+            minus = isinstance(node, ast.UnaryOp) and isinstance(
+                node.operand, ast.Constant
+            )
+            plain = not (isinstance(node, bare) or minus or within)
+            plain = plain and line.count(code.source_of(node)) == 1
+            if plain or not isinstance(up, (ast.expr, ast.keyword)):
+                break
+            node = up
+        new, old = ast.unparse(self.made_in(node)), code.source_of(node)
+        if isinstance(up, (ast.BinOp, ast.UnaryOp, ast.Compare)):
+            before = code.statement(node)
+            after = ast.unparse(self.made_in(before))
+            if f"({new})" in after and f"({ast.unparse(node)})" not in ast.unparse(
+                before
+            ):
+                new = f"({new})"  # as it did not need them
+        is_bare = isinstance(node, ast.Tuple) and old[:1] != "("
+        return new[1:-1] if is_bare else new, old
 
     def change(self, tried=True):
         """The `Change` that it is; tried: does it hold for other sizes, too?"""
@@ -147,32 +183,6 @@ class Code(Source):
         """As it stands in the file, in one line."""
         return " ".join(ast.get_source_segment(self.text, node).split())
 
-    def quoted(self, edit):
-        """(new, old), the smallest expression around the edit that shows its place."""
-        line, node = self.source_of(self.statement(edit.node)), edit.node
-        while True:
-            up, bare = self.up[node], (ast.Name, ast.Constant, ast.Slice, ast.keyword)
-            parts = [getattr(up, name, None) for name in ("slice", "func")]
-            within = isinstance(up, ast.Attribute) or node in parts
-            minus = isinstance(node, ast.UnaryOp) and isinstance(
-                node.operand, ast.Constant
-            )
-            plain = not (isinstance(node, bare) or minus or within)
-            plain = plain and line.count(self.source_of(node)) == 1
-            if plain or not isinstance(up, (ast.expr, ast.keyword)):
-                break
-            node = up
-        new, old = ast.unparse(edited(self, node, edit.puts)), self.source_of(node)
-        if isinstance(up, (ast.BinOp, ast.UnaryOp, ast.Compare)):
-            before = self.statement(node)
-            after = ast.unparse(edited(self, before, edit.puts))
-            if f"({new})" in after and f"({ast.unparse(node)})" not in ast.unparse(
-                before
-            ):
-                new = f"({new})"  # as it did not need them
-        is_bare = isinstance(node, ast.Tuple) and old[:1] != "("
-        return new[1:-1] if is_bare else new, old
-
 
 def rebuilt(node, change, within):
     """A tree in which change(node, copy of it) stands for each node of `within`, a set.
@@ -188,16 +198,6 @@ def rebuilt(node, change, within):
         name: rebuilt(value, change, within) for name, value in ast.iter_fields(node)
     }
     return change(node, ast.copy_location(type(node)(**fields), node))
-
-
-def edited(code, tree, puts):
-    """A tree of this `Code`, or a part, with these texts in place of nodes."""
-    news, within = {node: parsed(text, node) for node, text in puts.items()}, set()
-    for node in puts:
-        while node is not None and node not in within:
-            within.add(node)
-            node = code.up.get(node)
-    return rebuilt(tree, lambda node, copy: news.get(node, copy), within)
 
 
 def parsed(text, old):

@@ -18,7 +18,7 @@ from torch.autograd.graph import allow_mutation_on_saved_tensors
 from ..function.isolation import forgiving
 from ..function.private import methods
 from ..function.tensors import is_number
-from .edits import WATCH, Edit, edited, parsed, rebuilt, watching
+from .edits import WATCH, Edit, parsed, rebuilt, watching
 from .grammar import AROUND, operands, terms
 
 TURNS = 40  # times that an expression is recorded
@@ -199,7 +199,7 @@ class Foresight:
         total = torch.zeros_like(self.target)
         self.evaluated += 1
         try:
-            tree = ast.Expression(edited(site.code, site.node, edit.puts))
+            tree = ast.Expression(edit.made_in(site.node))
             made = compile(tree, "<edited>", "eval")
             for value, slopes, scope in zip(
                 site.values, site.slopes, site.scopes, strict=True
@@ -259,7 +259,7 @@ class Foresight:
             # As a person would write it: few brackets; a factor of a whole product, a
             # term beside the other terms.
             node, root = edit.node, code.root(edit.node)
-            news, olds = ast.unparse(edited(code, root, edit.puts)), ast.unparse(root)
+            news, olds = ast.unparse(edit.made_in(root)), ast.unparse(root)
             size = len(ast.unparse(node)) * (1 if rank else -1)
             of_name = not rank and isinstance(node, ast.Name)
             last = of_name, news.count("(") - olds.count("("), size, len(news)

@@ -16,7 +16,7 @@ from ..function.source import UnsuitableError, closure, harmless, nodes_of, plac
 from ..function.subject import own_grads
 from ..measure.gradient import are_right
 from ..words import _, listed
-from .edits import Code, edited, running
+from .edits import Code, running
 from .foresight import HOPELESS, LIKELY, Foresight
 from .grammar import (
     CUTS,
@@ -76,7 +76,7 @@ def in_place(subject, edit, test):
             raise
 
     with forgiving():
-        made = code.compiled(edited(code, code.tree, edit.puts))
+        made = code.compiled(edit.made_in(code.tree))
         with own_grads() as written, running(code.fn, watched):
             return test() and not raised and (subject.protects or not written)
     return False
@@ -241,7 +241,7 @@ def exits(subject):
     """What leaves autograd in the functions that forward calls, in words; or None."""
     found = [edit for code in plain_codes(subject) for edit in edits_of(code, {}, CUTS)]
     said = [
-        _("`{old}` ({place})", old=edit.code.quoted(edit)[1], place=edit.place())
+        _("`{old}` ({place})", old=edit.quoted()[1], place=edit.place())
         for edit in found
     ]
     said = [*dict.fromkeys(said)][:3]
