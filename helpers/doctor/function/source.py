@@ -298,6 +298,6 @@ def is_fine(node, fixed, called):
 
 def root(node):
     """The name of what an attribute or an item is taken of."""
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None

@@ -31,7 +31,7 @@ from ..measure.gradient import are_right
 from ..report import brief
 from ..words import N_, _, listed
 from .edits import WATCH, Code, watching
-from .goals import backward_of, codes_of, guard_of, names_in
+from .goals import backward_of, codes_of, guard_of, read_in, stored_in
 
 PROOFS = 80  # interventions, at most
 PATHS = 200  # through forward, at most
@@ -134,24 +134,14 @@ def bound_by(node):
         call = node.value
         if not isinstance(call, ast.Call):
             return []
-        changed = [k.value for k in call.keywords if k.arg == "out"]
+        targets = [k.value for k in call.keywords if k.arg == "out"]
         if isinstance(call.func, ast.Attribute) and call.func.attr[-1] == "_":
-            changed.append(call.func.value)
-        targets = changed
+            targets.append(call.func.value)
     else:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if node.value is None:
             return []
-    found = []
-    while targets:
-        target, *targets = targets
-        if isinstance(target, (ast.Tuple, ast.List)):
-            targets = [*target.elts, *targets]
-        while isinstance(target, (ast.Subscript, ast.Starred)):
-            target = target.value
-        if isinstance(target, ast.Name):
-            found.append(target.id)
-    return list(dict.fromkeys(found))
+    return dict.fromkeys(stored_in(targets))
 
 
 class Method:
@@ -598,7 +588,7 @@ class Search:
             elif not self.is_forwards(key, value):
                 wrong[key] = value
         lines = [self.chain.backward.bindings[key[0]].node for key in self.right]
-        proven = set().union(*(names_in(line, ast.Load) for line in lines))
+        proven = set().union(*(read_in(line) for line in lines))
         self.suspects = {
             k
             for k, v in wrong.items()
@@ -634,7 +624,7 @@ class Search:
         before = [*itertools.takewhile(lambda k: k != key, self.events)]
         names = (self.chain.backward.bindings[k[0]].name for k in before)
         last = {(name, k[2]): k for name, k in zip(names, before, strict=True)}
-        read = names_in(self.chain.backward.bindings[key[0]].node, ast.Load)
+        read = read_in(self.chain.backward.bindings[key[0]].node)
         return [k for (n, _i), k in last.items() if n in read and k in self.suspects]
 
     def is_forwards(self, key, value):

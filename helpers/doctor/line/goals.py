@@ -12,7 +12,7 @@ import torch
 from torch.autograd import Function
 
 from ..function.isolation import forgiving
-from ..function.source import UnsuitableError, closure, harmless, nodes_of, place
+from ..function.source import UnsuitableError, closure, harmless, nodes_of, place, root
 from ..function.subject import own_grads
 from ..measure.gradient import are_right
 from ..words import _, listed
@@ -289,13 +289,13 @@ def common(subject, wrong):
         text = ast.unparse(line)
         given = text in known or "ctx." in text or SIZES.search(text)
         if isinstance(line, ASSIGNMENTS) and not given:
-            for name in names_in(line, ast.Store):
+            for name in stored_in(getattr(line, "targets", None) or [line.target]):
                 lines.setdefault(name, []).append(line)
 
     def through(node):
         found, new = {}, [node]
         while new:
-            names = names_in(new.pop(), ast.Load) & lines.keys() - found.keys()
+            names = read_in(new.pop()) & lines.keys() - found.keys()
             found |= dict.fromkeys(names)
             new += [line for name in names for line in lines[name]]
         return found.keys()
@@ -314,18 +314,16 @@ def common(subject, wrong):
     return _("all that is wrong goes through {these}", these=listed(said))
 
 
-def names_in(node, way):
-    """The names that are read; or stored, also in a part."""
-    if way is ast.Load:
-        return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-    found, targets = set(), [*(getattr(node, "targets", None) or [node.target])]
-    while targets:
-        target = targets.pop()
-        targets += getattr(target, "elts", [])
-        while isinstance(target, (ast.Subscript, ast.Starred, ast.Attribute)):
-            target = target.value
-        found |= {target.id} if isinstance(target, ast.Name) else set()
-    return found
+def read_in(node):
+    """The names that stand in it."""
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def stored_in(targets):
+    """The names that are assigned to, also in a part, in order."""
+    for target in targets:
+        parts = getattr(target, "elts", None)
+        yield from stored_in(parts) if parts else filter(None, [root(target)])
 
 
 # --- which functions ------------------------------------------------------------------
