@@ -30,7 +30,7 @@ from ..function.tensors import as_vector, is_number, largest
 from ..measure.gradient import are_right
 from ..report import brief
 from ..words import N_, _, listed
-from .edits import WATCH, Code, watching
+from .edits import WATCH, Code, parsed, watching
 from .goals import backward_of, codes_of, guard_of, read_in, stored_in
 
 PROOFS = 80  # interventions, at most
@@ -96,8 +96,7 @@ class Watching(ast.NodeTransformer):
             for name in bound_by(node)
             if name in self.own and name != "ctx"
         ]
-        made = [ast.parse(text).body[0] for text in watches]
-        return [node, *(ast.copy_location(each, node) for each in made)]
+        return [node, *(parsed(text, node) for text in watches)]
 
     visit_Assign = visit_AugAssign = statement  # noqa: N815
     visit_AnnAssign = visit_Expr = statement  # noqa: N815
@@ -105,11 +104,8 @@ class Watching(ast.NodeTransformer):
     def visit_Return(self, node):  # noqa: N802
         if node.value is None or not self.returns:
             return node
-        returned = copy.copy(node)
-        call = ast.parse(f"{WATCH}({self.binding(node, None)}, 0)", mode="eval").body
-        call.args[1] = node.value
-        returned.value = call
-        return returned
+        text = f"{WATCH}({self.binding(node, None)}, {ast.unparse(node.value)})"
+        return parsed(f"return {text}", node)
 
     def visit_FunctionDef(self, node):  # noqa: N802
         return node if node is not self.tree else self.generic_visit(node)
@@ -122,8 +118,7 @@ class Watching(ast.NodeTransformer):
         if from_its_arguments:  # which are made where it is called
             number = self.binding(self.code.tree, None)
             tree.body[:0] = [
-                ast.copy_location(ast.parse(f"{WATCH}({number}, {x})").body[0], tree)
-                for x in self.code.arguments
+                parsed(f"{WATCH}({number}, {x})", tree) for x in self.code.arguments
             ]
         return ast.fix_missing_locations(tree)
 

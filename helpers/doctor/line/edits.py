@@ -203,7 +203,7 @@ def rebuilt(node, change, within):
 def parsed(text, old):
     """The node that a text says, to stand in the place of another."""
     if isinstance(old, ast.stmt):
-        return ast.parse(text).body[0]
+        return ast.copy_location(ast.parse(text).body[0], old)
     return expression(text, type(getattr(old, "ctx", ast.Load())))
 
 
