@@ -160,12 +160,12 @@ def parameters_held(fn, arguments, slots):
     return {k: (owners[id(t)], t) for k, t in numbered if id(t) in owners}
 
 
-def graph(outputs):
-    """All nodes that the tensors lead to, in a fixed order."""
+def graph(outputs, known=()):
+    """All nodes that the tensors lead to but for these, in a fixed order."""
     queue, seen = [t.grad_fn for t in outputs], {}
     while queue:
         node = queue.pop()
-        if node is not None and node not in seen:
+        if node is not None and node not in seen and node not in known:
             seen[node] = True
             queue += [following for following, _ in node.next_functions]
     return list(seen)

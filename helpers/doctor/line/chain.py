@@ -26,6 +26,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ..function.isolation import forgiving
 from ..function.private import methods, takes_ctx
 from ..function.source import UnsuitableError, harmless
+from ..function.subject import graph
 from ..function.tensors import as_vector, is_number, largest
 from ..measure.gradient import are_right
 from ..report import brief
@@ -281,7 +282,9 @@ class Record:
         def seen(key, value):
             if isinstance(value, torch.Tensor) and value.grad_fn is not None:
                 binding, name = watched.bindings[key[0]], watched.name(key)
-                self.note(value, binding)
+                # The nodes that this line has made.
+                new = graph([value], self.bindings)
+                self.bindings |= dict.fromkeys(new, binding)
                 edge = edge_of(value)
                 if value.numel() <= MOST_ELEMENTS and name and last.get(name) != edge:
                     last[name] = edge
@@ -308,15 +311,6 @@ class Record:
             rights[k].gradient if k in rights else None
             for k in range(len(call.arguments))
         )
-
-    def note(self, value, binding):
-        """The nodes that this line has made."""
-        queue = [value.grad_fn]
-        while queue:
-            node = queue.pop()
-            if node is not None and node not in self.bindings:
-                self.bindings[node] = binding
-                queue += [following for following, _nr in node.next_functions]
 
     def differentiated(self, pairs, found):
         """A `Local` of each that is found, for these pairs (output, its gradient)."""
