@@ -27,8 +27,8 @@ from ..function.isolation import forgiving
 from ..function.private import methods, takes_ctx
 from ..function.source import UnsuitableError, harmless
 from ..function.subject import graph
-from ..function.tensors import as_vector, is_number, largest
-from ..measure.gradient import are_right
+from ..function.tensors import as_vector, is_number
+from ..measure.gradient import are_right, nearly_equal
 from ..report import brief
 from ..words import N_, _, listed
 from .edits import WATCH, Code, parsed, watching
@@ -38,7 +38,6 @@ PROOFS = 80  # interventions, at most
 PATHS = 200  # through forward, at most
 MOST_ELEMENTS = 1e6  # elements of one local, above which none is kept
 USES = 6  # of one local, of which all parts are tried
-EXACT = 1e-9  # of the largest element: rounding
 
 FIRST = N_("first wrong: {what}")
 BEFORE = N_("wrong here, or in {suspects}: {what}")
@@ -894,4 +893,4 @@ def alike(value, right):
     """Are they the same but for rounding, and do they say anything?"""
     if value.shape != right.shape or value.dtype != right.dtype or is_flat(right):
         return False
-    return bool(((value - right).abs() <= EXACT * (largest(right) + 1e-300)).all())
+    return nearly_equal(value, right)
