@@ -11,7 +11,7 @@ from ..function.isolation import CallError, forgiving
 from ..function.subject import of_one, of_sizes, resized, with_other_arguments
 from ..function.tensors import Dice, as_vector, largest, of_the_same_kind, position
 from ..words import _
-from .point import FEW, Point
+from .point import FEW, Point, row_of
 
 CORNER = 5, 6, 8, 12  # the size of a dimension, where forward permits it
 HIDDEN = 3e-12  # so little of an output that differences need not show it
@@ -231,13 +231,6 @@ class Gradient:
             seen["given_jacobian"] = torch.stack([*map(self.vjp, one_hot)])
             seen["expected_jacobian"] = self.jacobian
         return seen
-
-
-def row_of(grad, x):
-    """A gradient of x as a vector of the precision of `expected`; None is zeros."""
-    dtype = torch.complex128 if x.is_complex() else torch.float64
-    grad = torch.zeros_like(x) if grad is None else grad.detach()
-    return grad.to(x.device, dtype).reshape(-1)
 
 
 def measured(point, i, o):

@@ -82,8 +82,8 @@ class Point:
 
         def gradients(output, v):
             if not output.requires_grad:
-                return [torch.zeros_like(leaf) for leaf in leaves]
-            options = {"retain_graph": True, "materialize_grads": True}
+                return [None] * len(leaves)
+            options = {"retain_graph": True, "allow_unused": True}
             return torch.autograd.grad(output, leaves, v.to(output.dtype), **options)
 
         pairs = zip(outputs, self.vs, strict=True)
@@ -91,13 +91,11 @@ class Point:
 
     def by_reference(self, i, elements):
         """What `expected` says of each output, as the reference gives it."""
-        dtype = torch.complex128 if self.values[i].is_complex() else torch.float64
-        found = []
+        x, found = self.values[i], []
         for y, of_output in zip(self.outputs, self.referred, strict=True):
-            rows = [grads[i].to(dtype).reshape(-1)[elements] for grads in of_output]
-            value = torch.stack(rows)
+            value = torch.stack([row_of(grads[i], x)[elements] for grads in of_output])
             # Before anything cancels, it may have been as large as y / x.
-            size = largest(value) + 64 * largest(y) / (largest(self.values[i]) or 1)
+            size = largest(value) + 64 * largest(y) / (largest(x) or 1)
             error = torch.zeros_like(value.real) + self.eps * size
             trusted = torch.ones(len(elements), dtype=torch.bool, device=value.device)
             found.append((value, error, trusted, value[:0]))
@@ -155,3 +153,10 @@ class Point:
             trusted = trusted.reshape(len(elements), -1).all(1)
             found.append((value, error, trusted, jacobian.T))
         return found
+
+
+def row_of(grad, x):
+    """A gradient of x as a vector of the precision of `expected`; None is zeros."""
+    dtype = torch.complex128 if x.is_complex() else torch.float64
+    grad = torch.zeros_like(x) if grad is None else grad.detach()
+    return grad.to(x.device, dtype).reshape(-1)
