@@ -158,8 +158,8 @@ def expanded(t):
 def laid(t, order=list, gap=None, wide=False):
     """The same numbers otherwise in memory.
 
-    order: that of the dimensions; gap: one after each index of this dimension; wide: as
-    a part of a wider tensor
+    order: that of the dimensions, which is its own inverse; gap: one after each index of
+    this dimension; wide: as a part of a wider tensor
     """
     if not t.dim():
         return t.clone()
@@ -167,13 +167,12 @@ def laid(t, order=list, gap=None, wide=False):
     # A copy, for forward may change it in place.
     there = t.permute(order).clone(memory_format=torch.contiguous_format)
     if gap is not None:
-        gap %= t.dim()
-        there = there.repeat_interleave(2, gap)
-        there = there[(slice(None),) * gap + (slice(None, None, 2),)]
+        gap = gap % t.dim() + 1
+        there = torch.stack([there, there], gap).select(gap, 0)
     if wide:
         beside, n = torch.zeros_like(there), there.shape[-1]
         there = torch.cat([beside, there, beside], -1).narrow(-1, n, n)
-    return there.permute([order.index(d) for d in range(t.dim())])
+    return there.permute(order)
 
 
 def reverse(dims):
