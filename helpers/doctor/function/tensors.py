@@ -142,14 +142,21 @@ def position(k, shape):
     return [int(n) for n in torch.unravel_index(torch.tensor(int(k)), tuple(shape))]
 
 
+def element(k, tensors):
+    """As evidence: element k of each of {name: tensor}, which have the same shape."""
+    seen = {}
+    for name, t in tensors.items():
+        seen |= {"at": position(k, t.shape), name: t.reshape(-1)[k].item()}
+    return seen
+
+
 def worst(given, expected):
     """As evidence: the shapes, if they differ, or the element that is off by most."""
     if given.shape != expected.shape:
         return {"shape": list(given.shape), "expected": list(expected.shape)}
     off = (given.to(expected.dtype) - expected).abs().nan_to_num(torch.inf).reshape(-1)
     k = int((off >= 0.99 * off.max()).nonzero()[0])
-    numbers = [t.reshape(-1)[k].item() for t in (given, expected)]
-    return {"at": position(k, given.shape), "given": numbers[0], "expected": numbers[1]}
+    return element(k, {"given": given, "expected": expected})
 
 
 def scale(tensor):

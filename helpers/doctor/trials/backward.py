@@ -7,11 +7,11 @@ from ..function.isolation import CallError, OwnGenerators, draws
 from ..function.subject import changed, noted
 from ..function.tensors import (
     as_vector,
+    element,
     equal,
     has_memory,
     is_number,
     largest,
-    position,
     worst,
 )
 from ..measure.point import Point
@@ -157,8 +157,7 @@ def gradients_are_finite(exam):
         if not bad.any():
             continue
         k = int(bad.reshape(-1).nonzero()[0])
-        given, value = (t.reshape(-1)[k].item() for t in (grad, subject.values[i]))
-        seen = {"at": position(k, grad.shape), "input there": value, "given": given}
+        seen = element(k, {"input there": subject.values[i], "given": grad})
         point = Point(subject, exam.dice)
         if all(
             slope.trusted.all()

@@ -13,11 +13,11 @@ from ..function.subject import nodes_in_python
 from ..function.tensors import (
     Dice,
     differentiable,
+    element,
     has_memory,
     has_own_operations,
     is_dense,
     is_number,
-    position,
     tensors,
 )
 from ..report import TEXTS, Judged, brief, error, note, warning
@@ -240,14 +240,11 @@ def numbers_that_are_returned(exam):
             yield OUTPUT_DTYPE(y=name, dtype=brief(output.dtype))
         if not output.isfinite().all() and not exam.has("input-not-finite"):
             k = int((~output.isfinite()).reshape(-1).nonzero()[0])
-            seen = {
-                "at": position(k, output.shape),
-                "value": output.reshape(-1)[k].item(),
-            }
+            there = {"value": output}
             for value in exam.subject.values:
                 if value.shape == output.shape:
-                    seen["input there"] = value.reshape(-1)[k].item()
-            yield FORWARD_NOT_FINITE(y=name, values=seen)
+                    there["input there"] = value
+            yield FORWARD_NOT_FINITE(y=name, values=element(k, there))
 
 
 INPUT_MODIFIED = error(
