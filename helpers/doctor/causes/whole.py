@@ -26,7 +26,7 @@ def is_flat(wrong):
 
 
 def moves(here):
-    slope = here.point.slopes(here.i, here.point.dice.direction(here.x))[here.o]
+    slope = here.slope(here.point.dice.direction(here.x))
     return bool((slope.value.abs() > slope.error).any())
 
 
@@ -377,7 +377,7 @@ def jacobian_transposed(wrong):
 
     def holds(here):
         for v, given, limit in zip(here.vs, here.given, here.limit, strict=True):
-            slope = here.point.slopes(here.i, v.reshape(here.shape))[here.o]
+            slope = here.slope(v)
             known = slope.trusted[here.elements]
             off = (given - slope.value).abs() - 10 * slope.error
             if not known.any() or (off[here.elements] > limit)[known].any():

@@ -150,6 +150,10 @@ class Gradient:
     def row(self, grad):
         return row_of(grad, self.x)
 
+    def slope(self, u):
+        """The `Slope` of its output along the move u of its input."""
+        return self.point.slopes(self.i, u)[self.o]
+
     def vjp(self, v):
         return self.row(self.point.vjp({self.o: v})[self.i])
 

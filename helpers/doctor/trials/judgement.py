@@ -88,12 +88,12 @@ class Judgement:
         if (
             (is_wrong or s.verdict == "wrong")
             and is_symmetric(here.x)
-            and right_if_symmetric(s.point, here)
+            and right_if_symmetric(here)
         ):
             self.notes.append(SYMMETRIC_ONLY(here.input))
-        elif is_wrong and not adds_up(s.point, here):
+        elif is_wrong and not adds_up(here):
             self.notes.append(KINK(here.input))
-        elif is_wrong and (size := exact_to(s.point, here)):
+        elif is_wrong and (size := exact_to(here)):
             self.coarse.setdefault((s.i, s.o), size)
         else:
             return False
@@ -119,12 +119,12 @@ class Judgement:
         }
 
 
-def adds_up(point, here):
+def adds_up(here):
     """Is the slope along all elements the sum of theirs?"""
     if not here.whole or here.x.is_complex():
         return True
     u = Dice().direction(here.x).reshape(-1)
-    slope, products = point.slopes(here.i, u)[here.o], here.expected * as_vector(u)
+    slope, products = here.slope(u), here.expected * as_vector(u)
     pairs = zip(map(as_vector, here.vs), products, strict=True)
     near = [
         agrees(v, slope, row, 1e-3, 1e-3 * row.abs().sum().item()) for v, row in pairs
@@ -132,7 +132,7 @@ def adds_up(point, here):
     return all(near) or not slope.trusted.all()
 
 
-def exact_to(point, here):
+def exact_to(here):
     """How exact forward is, a power of 10, if wide steps make it right; otherwise 0.
 
     A forward that iterates until it is exact to 1e-4, say, stops a step earlier or
@@ -143,10 +143,10 @@ def exact_to(point, here):
     for _turn in range(3):
         u = torch.zeros_like(here.row(here.x))
         u[here.elements] = (
-            here.row(point.dice.direction(here.x))[here.elements] * here.trusted
+            here.row(here.point.dice.direction(here.x))[here.elements] * here.trusted
         )
         move = {here.i: u.reshape(here.shape).to(here.x.dtype)}
-        along = WideSteps(point, move)
+        along = WideSteps(here.point, move)
         slope = vs @ along.slopes[here.o]
         given, expected = (
             rows @ u[here.elements] for rows in (here.sampled, here.expected)
@@ -156,18 +156,18 @@ def exact_to(point, here):
         size = max(size, along.rest(here.o))
     return (
         10.0 ** round(math.log10(size))
-        if 0 < size < EXACT_TO * largest(point.y0[here.o])
+        if 0 < size < EXACT_TO * largest(here.point.y0[here.o])
         else 0
     )
 
 
-def right_if_symmetric(point, here):
+def right_if_symmetric(here):
     """Is v · J · u right for a symmetric u, and is the gradient not just transposed?"""
     turned = here.given.reshape(-1, *here.shape).mT.reshape(here.given.shape)
     if here.wrong.any() and here.fits(turned):
         return False
+    point = here.point
     u = point.dice.direction(here.x, symmetric=True)
-    slope, v = point.slopes(here.i, u)[here.o], as_vector(here.vs[0])
-    products = as_vector(point.given(here.o)[0][here.i]) * as_vector(u)
+    v, products = as_vector(here.vs[0]), as_vector(here.given[0]) * as_vector(u)
     floor = max(1e-11, point.eps) * (v * point.y0[here.o]).norm()
-    return agrees(v, slope, products, here.point.tolerance, floor)
+    return agrees(v, here.slope(u), products, point.tolerance, floor)
