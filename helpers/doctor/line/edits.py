@@ -165,11 +165,15 @@ class Code(Source):
             node = self.up[node]
         return node
 
+    def beyond(self, node):
+        """The node in which it is, or in which its tuple is, if it is one of several."""
+        up = self.up.get(node)
+        return self.up.get(up) if isinstance(up, ast.Tuple) else up
+
     def root(self, node):
         """The largest expression around it that is assigned or handed over."""
         while node in self.up and not isinstance(node, ast.stmt):
-            up = self.up[node]
-            line = self.up.get(up) if isinstance(up, ast.Tuple) else up
+            up, line = self.up[node], self.beyond(node)
             if isinstance(line, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return)):
                 return node if node is not getattr(line, "target", None) else None
             if isinstance(up, ast.Call) and isinstance(line := self.up[up], ast.Expr):

@@ -43,12 +43,6 @@ class Expression:
     def is_known(self):
         return 0 < len(self.slopes) == self.times
 
-    @property
-    def is_returned(self):
-        up = self.code.up[self.node]
-        up = self.code.up[up] if isinstance(up, ast.Tuple) else up
-        return isinstance(up, ast.Return)
-
     @functools.cached_property
     def hand(self):
         """{text: value} of the tensors and numbers among the variables, and on ctx."""
@@ -209,7 +203,8 @@ class Foresight:
                     return 0 * total
                 if new.shape != value.shape or new.dtype != value.dtype:
                     # What the engine would have to sum is no mend.
-                    is_grad = site.is_returned and value.shape == self.wrong.shape
+                    is_returned = isinstance(site.code.beyond(site.node), ast.Return)
+                    is_grad = is_returned and value.shape == self.wrong.shape
                     return 0 * total if is_grad else None
                 total = total + (slopes @ moved(value, new.detach()).flatten()).real
         except Exception:

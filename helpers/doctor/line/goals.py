@@ -261,9 +261,7 @@ def unused(subject):
         loaded = [n for n in names if isinstance(n.ctx, ast.Load) and n not in filled]
         read = {n.id for n in loaded}
         for node in names:
-            up = code.up.get(node)
-            up = code.up.get(up) if isinstance(up, ast.Tuple) else up
-            if node.id not in read and isinstance(up, ast.Assign):
+            if node.id not in read and isinstance(code.beyond(node), ast.Assign):
                 at = place(code.line(node), code.fn.__name__)
                 found[_("`{old}` ({place})", old=node.id, place=at)] = None
     return found and _("what is at hand and never used: {these}", these=listed(found))
