@@ -192,7 +192,8 @@ def in_part(here, where=None):
 
     where: what a `rule` says; without one, the elements that are wrong are counted
     """
-    kind, said = how(here)
+    rows = here.sampled, here.expected, here.limit
+    kind, said = relation(*(t[:, here.wrong] for t in rows))
     if where:
         what = _(IN_PART, where=where, how=said)
     else:
@@ -202,13 +203,6 @@ def in_part(here, where=None):
     is_masked = kind in (IS_ZERO, SHOULD_BE_ZERO, NEARLY_ZERO)
     gaps = {"what": what, "remedy": _(BRANCH if is_masked else FORMULA)}
     return gaps | {"meant": MEANT} if kind == SHOULD_BE_ZERO else gaps
-
-
-def how(here):
-    """What the gradient is where it is wrong: a `relation`."""
-    return relation(
-        *(t[:, here.wrong] for t in (here.sampled, here.expected, here.limit))
-    )
 
 
 def relation(given, expected, limit):

@@ -247,16 +247,13 @@ def exits(subject):
     return _("what leaves autograd: {these}", these=listed(said)) if said else None
 
 
-def is_call(line):
-    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Call)
-
-
 def unused(subject):
     """What backward assigns, or takes from ctx, and never reads, in words; or None."""
     found = {}
     for code in backward_codes(subject):
         names = [n for n in code.nodes if isinstance(n, ast.Name) and n.id[0] != "_"]
-        methods = [n.value.func for n in code.nodes if is_call(n)]
+        alone = [n.value for n in code.nodes if isinstance(n, ast.Expr)]
+        methods = [call.func for call in alone if isinstance(call, ast.Call)]
         filled = [m.value for m in methods if getattr(m, "attr", " ")[-1] == "_"]
         loaded = [n for n in names if isinstance(n.ctx, ast.Load) and n not in filled]
         read = {n.id for n in loaded}

@@ -101,7 +101,7 @@ class Screening:
         for i in self.still.keys() & self.moves.keys():
             self.moves[i] = self.moves[i].masked_fill(self.still[i], 0)
         self.vs = [self.of.dice.normal(y) for y in self.of.y0]
-        slopes = self.slopes(self.moves)
+        slopes = slopes_along(self.of, self.moves)
         if weighted:
             self.weights = [leveled(slope) for slope in slopes]
         wrong = self.together(slopes)
@@ -111,9 +111,6 @@ class Screening:
             self.verdict |= dict.fromkeys(others, "unknown")
         if wrong != []:
             self.each()
-
-    def slopes(self, moves):
-        return slopes_along(self.of, moves)
 
     def holds(self, v, slope, products, y):
         floor = self.floor * (v * y)[slope.trusted & (v != 0)].norm()
@@ -158,7 +155,7 @@ class Screening:
     def group_agrees(self, group):
         slope = self.everything  # if that is the group
         if len(group) < len(self.moves):
-            slope = joined(self.slopes({i: self.moves[i] for i in group}))
+            slope = joined(slopes_along(self.of, {i: self.moves[i] for i in group}))
         return self.holds(
             self.v, slope, torch.cat([self.products[i] for i in group]), self.y
         )
@@ -172,7 +169,7 @@ class Screening:
 
     def each(self):
         """Judge the inputs one by one."""
-        slopes = {i: self.slopes({i: self.moves[i]}) for i in self.which}
+        slopes = {i: slopes_along(self.of, {i: self.moves[i]}) for i in self.which}
         self.doubts |= {
             i
             for i, found in slopes.items()
