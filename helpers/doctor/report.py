@@ -203,7 +203,7 @@ class Finding:
         numbers = [
             f"{_(name)} {brief(value, digits.get(name, 3))}"
             for name, value in self.values.items()
-            if not isinstance(value, torch.Tensor)
+            if not torch.is_tensor(value)
         ]
         if numbers:
             yield _("seen: {numbers}", numbers=listed(numbers))
@@ -400,14 +400,14 @@ def flat(finding, jacobians):
     values = {
         name: as_json(value)
         for name, value in finding.values.items()
-        if jacobians or not isinstance(value, torch.Tensor)
+        if jacobians or not torch.is_tensor(value)
     }
     return {**vars(finding), "section": finding.section, "values": values}
 
 
 def as_json(value):
     """A tensor as nested lists, and what JSON does not know in words."""
-    if isinstance(value, torch.Tensor):
+    if torch.is_tensor(value):
         return as_json(value.tolist())
     if isinstance(value, list):
         return [as_json(item) for item in value]

@@ -84,7 +84,7 @@ class Work(Mode):
         formula = flop_registry.get(getattr(func, "_overloadpacket", None))
         if formula:
             self.flops += formula(*args, **(kwargs or {}), out_val=result)
-        size = result.numel() if isinstance(result, torch.Tensor) else 0
+        size = result.numel() if torch.is_tensor(result) else 0
         self.elements += AN_OPERATION + size
         return result
 

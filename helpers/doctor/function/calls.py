@@ -62,7 +62,7 @@ def pattern(value, depth=4):
     kind = type(value)
     if kind is float:
         return kind
-    if isinstance(value, torch.Tensor):
+    if torch.is_tensor(value):
         place = value.device.type
         return value.shape, value.dtype, value.layout, place, value.requires_grad
     if isinstance(value, PLAIN):
@@ -89,7 +89,7 @@ def held(value, replaced=True, depth=4):
 
     replaced: does the doctor replace the tensors in this value?
     """
-    if isinstance(value, torch.Tensor):
+    if torch.is_tensor(value):
         return [] if replaced else [value]
     if isinstance(value, torch.nn.Module):
         return [*value.parameters(), *value.buffers()]
@@ -180,9 +180,7 @@ class Call:
 
         known = {id(t) for a in args for t in held(a)}
         shared = {
-            k: t
-            for k, t in enumerate(args)
-            if isinstance(t, torch.Tensor) and id(t) in known
+            k: t for k, t in enumerate(args) if torch.is_tensor(t) and id(t) in known
         }
         given = ", ".join(
             f"({', '.join(map(str, t.shape))}) {t.dtype}".replace("torch.", "")

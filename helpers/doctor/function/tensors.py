@@ -14,7 +14,7 @@ def mapped(obj, name, visit):
 
     In it are those of its tuples, lists, dicts and dataclasses, however deep.
     """
-    if isinstance(obj, torch.Tensor):
+    if torch.is_tensor(obj):
         return visit(name, obj)
     if isinstance(obj, (tuple, list)):
         items = [mapped(item, f"{name}[{k}]", visit) for k, item in enumerate(obj)]
@@ -55,7 +55,7 @@ def attributes_of(tensor):
 def carry(tensor, attributes):
     """Give a tensor copies of these attributes, in its dtype."""
     for name, value in attributes.items():
-        if isinstance(value, torch.Tensor):
+        if torch.is_tensor(value):
             is_sum = is_number(value) and value.shape == tensor.shape
             if name == "grad" and not is_sum:  # of another size
                 continue
@@ -94,9 +94,7 @@ def differentiable(tensor):
 
 
 def is_number(value):
-    return isinstance(value, torch.Tensor) and (
-        value.is_floating_point() or value.is_complex()
-    )
+    return torch.is_tensor(value) and (value.is_floating_point() or value.is_complex())
 
 
 def has_gradient(output):

@@ -265,7 +265,7 @@ def edge_of(tensor):
 
 
 def copied(a):
-    return a.detach().clone() if isinstance(a, torch.Tensor) else a
+    return a.detach().clone() if torch.is_tensor(a) else a
 
 
 class Record:
@@ -279,7 +279,7 @@ class Record:
         self.bindings, found, last = {}, [], {}
 
         def seen(key, value):
-            if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+            if torch.is_tensor(value) and value.grad_fn is not None:
                 binding, name = watched.bindings[key[0]], watched.name(key)
                 # The nodes that this line has made.
                 new = graph([value], self.bindings)
@@ -299,7 +299,7 @@ class Record:
         pairs = [
             (out, grad)
             for out, grad in zip(outputs, grads, strict=False)
-            if isinstance(out, torch.Tensor)
+            if torch.is_tensor(out)
             and out.requires_grad
             and grad is not None
             and not any(out is c for c in constant)
@@ -457,7 +457,7 @@ class Chain:
         def of_call(record, backward, ctx, grads):
             def seen(here, value):
                 is_here = here == (line, here[1] if every else run, place)
-                if not is_here or not isinstance(value, torch.Tensor):
+                if not is_here or not torch.is_tensor(value):
                     return value
                 return copied(target.of(record, value, here[1]))  # backward may write
 
@@ -551,7 +551,7 @@ class Search:
         self.stay, self.proofs, self.paths = guard_of(wrong), 0, 0
         self.right = {}  # {key: the `Target` that it holds, as its name says}
         self.sums = {}  # by name: the last `Target` that is a sum of uses
-        self.grads = [g for g in grads if isinstance(g, torch.Tensor)]
+        self.grads = [*filter(torch.is_tensor, grads)]
         self.held = {key: self.target_of(key) for key in self.events}
 
     def name(self, key):

@@ -247,7 +247,7 @@ class Rounds:
         """The `Pattern` with a copy of this call, or with the reason for none."""
         found = [t for _name, t in tensors(args)]
         size = sum(t.numel() * t.element_size() for t in found if has_numbers(t))
-        if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
+        if not any(torch.is_tensor(a) and a.requires_grad for a in args):
             why = _(NO_GRADIENT)
         elif sum(p.copy is not None for p in patterns.values()) >= MOST:
             why = _("more than {n} patterns", n=MOST)

@@ -196,7 +196,7 @@ def arguments_as_handed():
     before = {}
 
     def heard(method, cls, *args):
-        given = [t for t in args if isinstance(t, torch.Tensor)]
+        given = filter(torch.is_tensor, args)
         before.update({id(t): (t, t.detach().clone()) for t in given})
         return method(*args)
 

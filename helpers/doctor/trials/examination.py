@@ -323,7 +323,7 @@ class Examination:
                 for (x, t), grad in zip(
                     self.subject.arguments.items(), each, strict=False
                 ):
-                    if isinstance(t, torch.Tensor) and isinstance(grad, torch.Tensor):
+                    if torch.is_tensor(t) and torch.is_tensor(grad):
                         returned[x] = grad
             return result
 
