@@ -160,6 +160,24 @@ def parameters_held(fn, arguments, slots):
     return {k: (owners[id(t)], t) for k, t in numbered if id(t) in owners}
 
 
+def argument_names(fn, count):
+    """The names of the first `count` positional arguments, without ctx.
+
+    A name is `x`, `args[0]`, or `input 0`. fn: a function, or what has a `forward`
+    """
+    try:
+        target = getattr(fn, "forward", fn)
+        parameters = [*inspect.signature(target).parameters.values()]
+    except (TypeError, ValueError):
+        parameters = []
+    if isinstance(fn, type(Function)) and takes_ctx(fn):
+        parameters = parameters[1:]
+    names = [p.name for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD][:count]
+    rest = [f"{p.name}[{{}}]" for p in parameters if p.kind == p.VAR_POSITIONAL]
+    template = [*rest, "input {}"][0]
+    return names + [template.format(k) for k in range(count - len(names))]
+
+
 def graph(outputs, known=()):
     """All nodes that the tensors lead to but for these, in a fixed order."""
     queue, seen = [t.grad_fn for t in outputs], {}
@@ -261,7 +279,7 @@ class Subject:
             self.scope = Scope(module)
             state = [*module.named_parameters(), *module.named_buffers()]
         self.fn, self.split = fn, len(args)
-        names = self.argument_names(len(args))
+        names = argument_names(self.cls or fn, len(args))
         self.arguments = dict(zip(names, args, strict=True)) | kwargs
         slots = [
             slot
@@ -288,26 +306,6 @@ class Subject:
         self.eps, self.saved_eps = eps_of(self.values), 0.0
         dtypes = (v.dtype.to_real() for v in self.values)
         self.lower = next((d for d in dtypes if torch.finfo(d).eps > 1e-10), None)
-
-    def argument_names(self, count):
-        """The names of the first `count` positional arguments.
-
-        A name is `x`, `args[0]`, or `input 0`.
-        """
-        target = self.cls.forward if self.cls else getattr(self.fn, "forward", self.fn)
-        try:
-            parameters = list(inspect.signature(target).parameters.values())
-        except (TypeError, ValueError):
-            parameters = []
-        if self.cls and takes_ctx(self.cls):
-            parameters = parameters[1:]
-        names = [p.name for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD][
-            :count
-        ]
-        rest = [f"{p.name}[{{}}]" for p in parameters if p.kind == p.VAR_POSITIONAL] + [
-            "input {}"
-        ]
-        return names + [rest[0].format(k) for k in range(count - len(names))]
 
     # --- others like it ---------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ..function.isolation import forgiving
 from ..function.private import methods, takes_ctx
 from ..function.source import UnsuitableError, harmless
-from ..function.subject import graph
+from ..function.subject import argument_names, graph
 from ..function.tensors import as_vector, is_number
 from ..measure.gradient import are_right, nearly_equal
 from ..report import brief
@@ -143,7 +143,7 @@ class Method:
     """A method of a Function, or a reference, and what it calls: their locals are watched."""
 
     def __init__(self, method, cls, from_arguments=False):
-        method, self.filled = lines_of(method)
+        self.callee, method = method, lines_of(method)
         self.codes, self.bindings = codes_of([method], cls), []
         if not self.codes or self.codes[0].fn is not inspect.unwrap(method):
             raise UnsuitableError
@@ -172,10 +172,7 @@ class Method:
 
     def argument(self, k):
         """What argument k is called."""
-        code, k = self.codes[0].fn.__code__, k + self.filled
-        more = k - code.co_argcount
-        name = code.co_varnames[min(k, code.co_argcount + code.co_kwonlyargcount)]
-        return name if more < 0 else f"{name}[{more}]"
+        return argument_names(self.callee, k + 1)[k]
 
     def name(self, key):
         """What the local is called there, or None of what is returned."""
@@ -184,11 +181,11 @@ class Method:
 
 
 def lines_of(callee):
-    """The function whose lines it runs, and how many arguments that has already."""
+    """The function whose lines it runs."""
     if isinstance(callee, functools.partial):
-        return callee.func, len(callee.args)
+        return callee.func
     method = getattr(callee, "forward", callee)  # of a module
-    return getattr(method, "__func__", method), inspect.ismethod(method)
+    return getattr(method, "__func__", method)
 
 
 def text_of(binding):
@@ -293,7 +290,7 @@ class Record:
         with watched.running(seen):
             edges, outputs, constant = call.repeat()
         arguments = [
-            (watched.argument(call.ctx_too + k), 0, edge, call.arguments[k])
+            (watched.argument(k), 0, edge, call.arguments[k])
             for k, edge in edges.items()
         ]
         pairs = [
@@ -416,8 +413,7 @@ class Chain:
 
     def __init__(self, cls, reference=None):
         self.cls, self.reference, self.by_forward = cls, reference, takes_ctx(cls)
-        self.ctx_too = self.by_forward and not reference
-        self.forward = Method(reference or cls.forward, cls, from_arguments=True)
+        self.forward = Method(reference or cls, cls, from_arguments=True)
         self.backward = Method(backward_of(cls), cls)
         # A kernel may take no memory but what its own code has prepared.
         if not all(harmless(code, cls) for code in self.backward.codes):
@@ -432,7 +428,8 @@ class Chain:
             if cls is self.cls:
                 forward = self.reference or (method if self.by_forward else cls.forward)
                 given = args[1:] if self.by_forward else args[1]
-                calls[args[0]] = RecordedCall(forward, self.ctx_too, given)
+                ctx_too = self.by_forward and not self.reference
+                calls[args[0]] = RecordedCall(forward, ctx_too, given)
             return method(*args)
 
         def back(method, cls, ctx, *grads):
@@ -845,7 +842,7 @@ class Search:
         """What backward holds there, in words."""
         line, name = self.chain.backward.bindings[key[0]].line, self.name(key)
         if name is None:
-            x = self.chain.forward.argument(self.chain.ctx_too + (key[2] or 0))
+            x = self.chain.forward.argument(key[2] or 0)
             return _(RETURNED, name=x, line=line)
         targets = getattr(self.chain.backward.bindings[key[0]].node, "targets", [None])
         is_filled = isinstance(targets[0], ast.Subscript)  # and wrong as a whole
