@@ -210,9 +210,9 @@ def with_these(exam, vs):
     subject, dtype = exam.subject, exam.subject.lower
     try:
         # Not what float64 has left.
-        with exam.as_it_was_given() as given, exam.state.as_before():
+        with exam.state.as_before():
             with OwnGenerators() as own:
-                run = given.run()
+                run = subject.with_dtype(None).run()
             if own.used or draws():
                 return  # other numbers in another dtype, so nothing can be compared
             vs = [v.to(o.dtype) for o, v in zip(run.outputs, vs, strict=True)]

@@ -153,10 +153,10 @@ class Examination:
 
     def outputs(self):
         """An `Output` for each, in the dtypes that the caller gets."""
-        with contextlib.suppress(CallError), self.as_it_was_given():
+        with contextlib.suppress(CallError):
             return [
                 Output(name, str(t.dtype).removeprefix("torch."), t.requires_grad)
-                for name, t in self.subject.run().returned
+                for name, t in self.subject.with_dtype(None).run().returned
             ]
         return []
 
@@ -239,19 +239,16 @@ class Examination:
     def copies_differ(self):
         """Does it compute something else in float64, or gradients of other inputs?"""
         with contextlib.suppress(CallError):
-            double = self.subject
-            with self.as_it_was_given() as given:
-                one, other = (
-                    [g is None for g in s.for_ones()] for s in (double, given)
-                )
-                if one != other:
+            double, given = self.subject, self.subject.with_dtype(None)
+            one, other = ([g is None for g in s.for_ones()] for s in (double, given))
+            if one != other:
+                return True
+            for a, b in zip(double.forward(), given.forward(), strict=True):
+                if a.shape != b.shape:
                     return True
-                for a, b in zip(double.forward(), given.forward(), strict=True):
-                    if a.shape != b.shape:
-                        return True
-                    both = a.isfinite() & b.isfinite()
-                    if (a - b)[both].norm() > 0.5 * a[both].norm():
-                        return not draws()
+                both = a.isfinite() & b.isfinite()
+                if (a - b)[both].norm() > 0.5 * a[both].norm():
+                    return not draws()
         return False
 
     @property
@@ -259,16 +256,6 @@ class Examination:
         """The eps of what was given."""
         low = self.subject.lower
         return torch.finfo(low).eps if low else eps_of(self.subject.values)
-
-    @contextlib.contextmanager
-    def as_it_was_given(self):
-        """Inside, the function is called with inputs of the dtype that was given."""
-        before = self.subject
-        self.subject = before.with_dtype(None)
-        try:
-            yield self.subject
-        finally:
-            self.subject = before
 
     @functools.cached_property
     def run(self):
