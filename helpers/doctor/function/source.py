@@ -73,7 +73,7 @@ class Source:
     """The definition of a function.
 
     text: without its indent, with decorators
-    tree: of it, without them
+    tree: of it, without them; nodes: those of its body
     line(node): in its file
     """
 
@@ -87,6 +87,7 @@ class Source:
         if not isinstance(self.tree, ast.FunctionDef):
             raise UnsuitableError
         self.tree.decorator_list = []
+        self.nodes = [n for line in self.tree.body for n in ast.walk(line)]
         if contents(code_of(self.tree, fn)) != contents(fn.__code__):
             raise UnsuitableError
 
@@ -228,7 +229,7 @@ def harmless(source, cls=None, depth=2):
     cls: the Function that it is part of; depth: of the functions that it calls, which
          are read, too
     """
-    fn, nodes = source.fn, [n for line in source.tree.body for n in ast.walk(line)]
+    fn, nodes = source.fn, source.nodes
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     outside = names - {*fn.__code__.co_varnames, *fn.__code__.co_cellvars}

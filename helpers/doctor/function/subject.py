@@ -558,7 +558,7 @@ def with_other_arguments(subject):
     for name, value in subject.arguments.items():
         is_int = type(value) is int and only_compute(subject.functions)
         if is_int or type(value) is float:
-            new = 0.8 * value if type(value) is float else value + 1
+            new = value + 1 if is_int else 0.8 * value
             yield subject.but(arguments=subject.arguments | {name: new})
 
 

@@ -130,7 +130,6 @@ class Code(Source):
         self.up = {
             n: up for up in ast.walk(self.tree) for n in ast.iter_child_nodes(up)
         }
-        self.nodes = [n for line in self.tree.body for n in ast.walk(line)]
         self.values = dict.fromkeys(n for n in self.nodes if self.is_value(n))
         arguments = [arg.arg for arg in self.tree.args.args]
         self.arguments = [name for name in arguments if name not in ("ctx", "self")]

@@ -272,7 +272,7 @@ def copy_asked(subject):
     for cls in subject.functions:
         with contextlib.suppress(UnsuitableError):
             source = Source(inspect.unwrap(cls.forward))
-            for node in ast.walk(source.tree):
+            for node in source.nodes:
                 if isinstance(node, ast.Attribute) and node.attr == "requires_grad":
                     gaps = {"code": ast.unparse(node), "line": source.line(node)}
                     return _(COPY_ASKED, function=source.fn.__name__, **gaps)

@@ -59,9 +59,8 @@ class Judgement:
         self.judged = [s for s in self.suspected if s.verdict in ("wrong", "unsure")]
         inputs = {s.i for s in self.judged}
         self.points = 1 if too_much(subject.values) or subject.is_slow else 2
-        number, self.limit = shared(
-            calls_allowed(subject) // self.points, len(inputs) or 1
-        )
+        calls = calls_allowed(subject) // self.points
+        number, self.limit = shared(calls, len(inputs))
         unknown = {s.i for s in self.suspected if s.verdict == "unknown"}
         self.left = unknown | set(sorted(inputs)[number:])
         for i in self.left:

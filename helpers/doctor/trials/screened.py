@@ -71,9 +71,8 @@ def screened(exam, points):
         ]
         count_judged(exam, verdicts)
         if here:
-            point.limit = min(
-                point.limit, shared(calls_allowed(subject), len(found.doubts) or 1)[1]
-            )
+            _number, limit = shared(calls_allowed(subject), len(found.doubts))
+            point.limit = min(point.limit, limit)
         if "unknown" in verdicts.values():
             break
     return suspected, notes

@@ -82,19 +82,18 @@ class Gradients:
 
     def __init__(self, exam):
         self.subject, self.count = exam.subject, len(exam.subject.values)
-        self.outputs = len(exam.vs)
         self.graded = exam.graded
         self.values = [*exam.subject.values, *(exam.vs[k] for k in self.graded)]
         self.which, self.dice = [], exam.dice
 
     def at(self, values, create=False):
         """The gradients there, what they depend on, and the run of which they are."""
-        run, vs = self.subject.run(values[: self.count]), [None] * self.outputs
+        run = self.subject.run(values[: self.count])
         leaves = [
             v.detach().clone().requires_grad_(create) for v in values[self.count :]
         ]
-        for k, leaf in zip(self.graded, leaves, strict=True):
-            vs[k] = leaf
+        graded = dict(zip(self.graded, leaves, strict=True))
+        vs = [graded.get(k) for k in range(len(run.outputs))]
         return self.subject.backward(run, vs, create=create), run.leaves + leaves, run
 
     def recorded(self):

@@ -53,16 +53,17 @@ class State:
         """What stands in each of the places: {name: value}."""
         return [contents(*place) for place in self.places]
 
-    def differences(self, before, after):
-        """(owner, name, value before or ABSENT) where something else stands."""
-        for (owner, _names), old, new in zip(self.places, before, after, strict=True):
+    def differences(self, before):
+        """(owner, name, value before or ABSENT) where something else stands now."""
+        triples = zip(self.places, before, self.now(), strict=True)
+        for (owner, _names), old, new in triples:
             for name in {**old, **new}:
                 if not is_same(old.get(name, ABSENT), new.get(name, ABSENT)):
                     yield owner, name, old.get(name, ABSENT)
 
     def changed(self):
         """Does something else stand anywhere than before the first call?"""
-        return any(True for _place in self.differences(self.start, self.now()))
+        return any(True for _place in self.differences(self.start))
 
     def restore(self, state=None):
         """Put back what stood there at that time; by default, before the first call."""
@@ -74,7 +75,7 @@ class State:
                 if grad is not None and not equal(grad, numbers):
                     grad.data.copy_(numbers)
             state = self.start
-        for owner, name, value in list(self.differences(state, self.now())):
+        for owner, name, value in list(self.differences(state)):
             if isinstance(owner, type):
                 delattr(owner, name) if value is ABSENT else setattr(owner, name, value)
             elif value is ABSENT:
