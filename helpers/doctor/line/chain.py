@@ -539,6 +539,7 @@ class Search:
 
     def __init__(self, chain, wrong, budget):
         self.chain, self.wrong, self.budget = chain, wrong, budget
+        self.bindings = chain.backward.bindings
         draws = [chain.draw(wrong.here, 0), chain.draw(wrong.at[-1], 1)]
         (events, self.record, grads), (others, other, _grads) = draws
         if outline(self.record) != outline(other):  # forward took another branch there
@@ -572,7 +573,7 @@ class Search:
                 self.right[key] = held
             elif not self.is_forwards(key, value):
                 wrong[key] = value
-        lines = [self.chain.backward.bindings[key[0]].node for key in self.right]
+        lines = [self.bindings[key[0]].node for key in self.right]
         proven = set().union(*(read_in(line) for line in lines))
         self.suspects = {
             k
@@ -607,9 +608,9 @@ class Search:
     def suspects_of(self, key):
         """What may be wrong of that which goes into this local."""
         before = [*itertools.takewhile(lambda k: k != key, self.events)]
-        names = (self.chain.backward.bindings[k[0]].name for k in before)
+        names = (self.bindings[k[0]].name for k in before)
         last = {(name, k[2]): k for name, k in zip(names, before, strict=True)}
-        read = read_in(self.chain.backward.bindings[key[0]].node)
+        read = read_in(self.bindings[key[0]].node)
         return [k for (n, _i), k in last.items() if n in read and k in self.suspects]
 
     def is_forwards(self, key, value):
@@ -671,10 +672,8 @@ class Search:
                 or right.is_complex() != value.is_complex()
             ):
                 continue
-            ways = {False}
-            if right.shape != value.shape and right.dim() > 1:
-                ways = {right.mT.shape == value.shape, False}
-            for turned in sorted(ways, reverse=True):
+            turnable = right.dim() > 1 and right.mT.shape == value.shape != right.shape
+            for turned in (True, False) if turnable else (False,):
                 yield Target(j, turned=turned)
                 for k in local.parts:
                     yield Target(j, (k,), turned=turned)
@@ -809,7 +808,7 @@ class Search:
         is_cause = False
         with forgiving(), self.chain.putting(key, put):
             is_cause = are_right(self.wrong.together)
-        binding = self.chain.backward.bindings[key[0]]
+        binding = self.bindings[key[0]]
         local = self.record.locals[target.local]
         gaps = {"here": self.here(key), "there": f"`{local.name}`"}
         if local.line:
@@ -840,11 +839,11 @@ class Search:
 
     def here(self, key):
         """What backward holds there, in words."""
-        line, name = self.chain.backward.bindings[key[0]].line, self.name(key)
+        line, name = self.bindings[key[0]].line, self.name(key)
         if name is None:
             x = self.chain.forward.argument(key[2] or 0)
             return _(RETURNED, name=x, line=line)
-        targets = getattr(self.chain.backward.bindings[key[0]].node, "targets", [None])
+        targets = getattr(self.bindings[key[0]].node, "targets", [None])
         is_filled = isinstance(targets[0], ast.Subscript)  # and wrong as a whole
         if (runs := self.turns(key)) > 1 and not is_filled:
             return _(IN_A_RUN, name=name, line=line, run=key[1] + 1, runs=runs)
