@@ -164,6 +164,7 @@ def cases():
     yield -side, torch.ones_like(side), "", "value"
     yield FAR + x, g, near.format(far=FAR), "value"
     yield x - FAR, g, near.format(far=-FAR), "value"
+    yield x, 100 * g, "", "value with a grad_output"
 
 
 def without_numbers(message):

@@ -68,7 +68,8 @@ WORDS = {
         "check": "Check",
         "next": "Next: repair a gate. The doctor says what it lacks.",
         "change": "Repair `d_gate`. Where it is wrong in a common way, the report follows.",
-        "then_05": "Next: is its second derivative right? Chapter 05 asks.",
+        "repair": "What it proposes",
+        "then_05": "Next: a backward whose second derivative is silently wrong, chapter 05.",
         "yours": "your line, with grad_output = 1",
         "lost": "Right to rounding in float64. In float32, the slope is lost far on the left: at "
         "x = {x} it is {right}, and your line gives {value}.",
@@ -138,7 +139,8 @@ WORDS = {
         "check": "检查",
         "next": "下一步：改正一个门控，梯度医生会说它缺了什么。",
         "change": "请改正 `d_gate`。常见的错法，报告会跟着变。",
-        "then_05": "下一步：它的二阶导数对吗？请看第 05 章。",
+        "repair": "它建议的改法",
+        "then_05": "下一步：看第 05 章里二阶导数悄悄出错的 backward。",
         "yours": "你写的这一行，grad_output = 1",
         "lost": "在 float64 下正确，只差舍入误差。但在 float32 下，左边很远处的斜率丢失了："
         "在 x = {x} 处应为 {right}，而你这一行得到 {value}。",

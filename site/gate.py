@@ -47,6 +47,8 @@ WRONG = [  # what people write; the first stands in the field
     "d_act * (s - gate * s * (1 - s))",
     "d_act * (1 + gate * (1 - s))",
     "d_act * s * (1 + gate * s)",
+    "d_act * (s + gate * s)",
+    "-d_act * (s + gate * s * (1 - s))",
     "d_act + gate * s * (1 - s)",
     "d_act * s + gate * s * (1 - s)",
     "s + gate * s * (1 - s)",
@@ -58,6 +60,7 @@ SAID = {
         "right": "Right at the numbers that were tried.",
         "why": "See the doctor's report.",
         "other": "(Only the commonest lines have their report here.)",
+        "examined": "The doctor examined",
         "act": "`act` is a variable of `forward`, which has not saved it.",
     },
     "zh": {
@@ -65,6 +68,7 @@ SAID = {
         "right": "在试过的数上都正确。",
         "why": "请看梯度医生的报告。",
         "other": "（这里只存有常见写法的报告。）",
+        "examined": "梯度医生检查的是",
         "act": "`act` 是 `forward` 里的变量，没有保存下来。",
     },
 }
@@ -75,14 +79,22 @@ def _code(line):
 
 
 def _report(line):
+    """(lines before the change that it proposes, the change, lines after it)."""
     names = {"torch": torch, "Function": Function}  # its lines are counted from 1
     gate = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(3, 4)
     function = made_of(_code(line), names, "SwiGLU")
-    return str(examine(function.apply, gate.requires_grad_(), gate.cos().detach()))
+    report = examine(function.apply, gate.requires_grad_(), gate.cos().detach())
+    lines = str(report).splitlines()
+    begins = report.findings and report.findings[0].change.partition("`")[0]
+    start = [n for n, text in enumerate(lines) if begins and begins in text]
+    start = end = start[0] if start else len(lines)
+    while end < len(lines) and (end == start or lines[end][:8].isspace()):
+        end += 1
+    return lines[:start], lines[start:end], lines[end:]
 
 
-def _case(seed):
-    gate, up, grad_output = (random(2, 3, seed=seed + n) for n in range(3))
+def _case(seed, times=1):
+    gate, up, grad_output = (times * random(2, 3, seed=seed + n) for n in range(3))
     s = torch.sigmoid(gate)
     d_act = grad_output * up
     right = d_act * (s + gate * s * (1 - s))
@@ -99,7 +111,7 @@ def gate_attempt(folder):
             "number": "",
             "what": said["what"],
             "names": names,
-            "cases": [_case(seed) for seed in (1, 5)],
+            "cases": [_case(1), _case(5), _case(9, times=20)],
             "wrong": [{"line": w, "names": names, "why": said["why"]} for w in WRONG],
             "absent": {"act": said["act"]},
             "arriving": ["d_act", "grad_output"],
@@ -116,7 +128,9 @@ def gate(folder, highlighted):
     before, after = _code("").split(f"        {NAME} \n")
     with speaking(folder):
         reports = [(line, _report(line)) for line in [*WRONG, RIGHT]]
-    called = "\nprint(examine(SwiGLU.apply, gate, up))"
+    called = (
+        "\nfrom helpers.doctor import examine\nprint(examine(SwiGLU.apply, gate, up))"
+    )
     return {
         "asked": json.dumps(gate_attempt(folder), ensure_ascii=False),
         "before": highlighted(before, first=1),
@@ -125,8 +139,9 @@ def gate(folder, highlighted):
         "name": NAME,
         "field": FIELD.format(attributes='id="gate"', line=WRONG[0]),
         "other": SAID[folder]["other"],
+        "examined": SAID[folder]["examined"],
         "reports": [
-            (line, highlighted(f"{NAME} {line}\n\n{report}", "text"))
-            for line, report in reports
+            (line, [highlighted("\n".join(part), "text") for part in parts if part])
+            for line, parts in reports
         ],
     }

@@ -87,7 +87,7 @@ const attempts = (() => {
       || without(one, at) === without(other, at) && at < one.length));
 
   const zerosLike = x => new Tensor(x.shape, x.data.map(() => 0), x.dtype);
-  const judged = (typed, asked) => { // [mark, sentence, the tempting line that it is]
+  const judged = (typed, asked) => { // [mark, sentence, the tempting line that it is, or "" where the sentence has the cause]
     const { number, words } = asked;
     const at = (where, sentence) => where ? filled(words.at, { where, words: sentence }) : sentence;
     const text = typed.replace(/#.*$/, "").trim().replace(/^(return\b|\w+ *=(?!=))|;$/g, "").trim();
@@ -153,7 +153,7 @@ const attempts = (() => {
     const isApart = isTensor(still) && still.data.some(n => n !== 0);
     const why = tempting ? tempting.why : isApart ? words.apart : times && Math.abs(times - 1) > 1e-7 && filled(words.times, { factor: toDigits(times, Math.abs(times - 1) < 5e-3 ? 8 : 4) });
     const all = why ? filled(words.followed, { before: wrong, after: why }) : wrong;
-    return ["✗", at(number, all), tempting?.line];
+    return ["✗", at(number, all), tempting?.line ?? (why ? "" : undefined)];
   };
 
   const spell = (place, text) => place.replaceChildren(...text.split("`").map((part, n) => {

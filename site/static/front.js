@@ -91,7 +91,7 @@ const setUpGate = front => {
     const own = mark === "✓" ? reports.at(-1) : reports.find(one => one.dataset.line === like);
     for (const one of reports) one.hidden = one !== own; // of another line, none
     reports[0].parentElement.classList.remove("stale");
-    return mark === "✗" && !own && [mark, `${said} ${form.dataset.other}`];
+    return mark === "✗" && like === undefined && [mark, `${said} ${form.dataset.other}`];
   });
   form.addEventListener("input", () => front.querySelector(".reports").classList.add("stale"));
 };

@@ -306,14 +306,15 @@ def test_the_doctor_prints_what_its_card_says(
     page, site, folder, name, monkeypatch, capsys
 ):
     page.goto(site + name)
-    form, report = page.locator("#check form"), page.locator(".reports pre:visible")
+    form, report = page.locator("#check form"), page.locator(".reports > div:visible")
     monkeypatch.setenv(VARIABLE, "zh" if folder == "zh" else "en")
     gate = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(3, 4)
     before, after = (  # without the numbers of the lines
-        re.sub(r"^ *\d+ ?", "", text, flags=re.MULTILINE)
+        re.sub(r"^ *\d+", "", text, flags=re.MULTILINE)
         for text in form.locator("pre").all_inner_texts()
     )
-    after, call = after.rstrip().rsplit("\n", 1)
+    after, called, call = after.rstrip().rsplit("\n", 2)
+    assert called == "from helpers.doctor import examine"
     names = {"torch": torch, "Function": torch.autograd.Function, "examine": examine}
     given = {"gate": gate.requires_grad_(), "up": gate.cos().detach()}
     for line in (
@@ -326,14 +327,17 @@ def test_the_doctor_prints_what_its_card_says(
             expect(page.locator(".reports")).to_have_class("reports stale")
             form.locator("textarea").press("Enter")
         expect(page.locator(".reports")).to_have_class("reports")
-        assigned, _, printed = report.inner_text().partition("\n\n")
-        code = f"{before.rstrip()}\n        {assigned}\n{after.strip(chr(10))}\n"
+        assigned = report.get_attribute("data-line")
+        printed = "".join(report.locator("pre").all_text_contents())
+        code = (
+            f"{before.rstrip()}\n        d_gate = {assigned}\n{after.strip(chr(10))}\n"
+        )
         exec(call, names | given | {"SwiGLU": made_of(code, names, "SwiGLU")})
         assert capsys.readouterr().out.strip() == printed.strip()
     form.locator("textarea").fill("d_act * (1 - s)")
     form.locator("button").click()  # no report of this one is stored
     expect(form.locator("output")).to_contain_text(form.get_attribute("data-other"))
-    expect(page.locator(".reports")).to_have_class("reports stale")
+    expect(page.locator(".reports > div:visible")).to_have_count(0)
 
 
 @each_front
