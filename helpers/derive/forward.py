@@ -8,11 +8,18 @@ argument by itself: the forward's own text, with a tangent in place of the argum
 import re
 
 from .backward import Backward
-from .rules import ELEMENTWISE, REDUCTIONS, WHOLE, gradients, options, reduction
+from .rules import (
+    ELEMENTWISE,
+    REDUCTIONS,
+    WHOLE,
+    affine,
+    gradients,
+    options,
+    reduction,
+)
 
 OWN_TRANSPOSE = {*ELEMENTWISE, "pow", "elu", "leaky_relu", "clamp", "softmax"}
 SUMS = {*REDUCTIONS} - {"sum", "mean", "cumsum", "softmax", "log_softmax"}
-AFFINE = dict(weight=None, bias=None, stride=1, padding=0, dilation=1, groups=1)
 
 
 class Forward(Backward):
@@ -79,10 +86,7 @@ class Forward(Backward):
 
     def affine(self, node):
         """Linear in two arguments; the bias is moved by its own tangent."""
-        given = options(node, **AFFINE)
-        x, weight, bias = node.args[0], given.pop("weight"), given.pop("bias")
-        asked = [k for k in given if self.tape.plain(given[k]) != AFFINE[k]]
-        more = "".join(f", {k}={self.tape.text(given[k])}" for k in asked)
+        x, weight, bias, more = affine(node, self.tape)
         channels = ".unsqueeze(-1)" * (len(node.shape) - 2) * (node.op != "linear")
         texts = {
             x: f"F.{node.op}({{}}, {weight}{more})",

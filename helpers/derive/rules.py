@@ -363,15 +363,23 @@ def getitem(node, g, tape):
     return [(a, f"torch.slice_scatter({zeros}, {g}, {dim}{bounds})")]
 
 
+AFFINE = dict(weight=None, bias=None, stride=1, padding=0, dilation=1, groups=1)
+
+
+def affine(node, tape):
+    """The input, the weight, the bias, and what else it was told, as text."""
+    given = options(node, **AFFINE)
+    weight, bias = given.pop("weight"), given.pop("bias")
+    asked = [k for k in given if tape.plain(given[k]) != AFFINE[k]]
+    more = "".join(f", {k}={tape.text(given[k])}" for k in asked)
+    return node.args[0], weight, bias, more
+
+
 @rule("conv1d", "conv2d")
 def convolution(node, g, tape):
-    names = dict(weight=None, bias=None, stride=1, padding=0, dilation=1, groups=1)
-    given = options(node, **names)
-    x, weight, bias = node.args[0], given.pop("weight"), given.pop("bias")
-    if isinstance(given["padding"], str) or len(x.shape) != len(weight.shape):
+    x, weight, bias, more = affine(node, tape)
+    if "padding='" in more or len(x.shape) != len(weight.shape):
         raise Refused(f"`{node.op}` with padding in words, or without a batch")
-    asked = [k for k in given if tape.plain(given[k]) != names[k]]
-    more = "".join(f", {k}={tape.text(given[k])}" for k in asked)
     name, rest = f"torch.nn.grad.{node.op}", tuple(range(2, len(x.shape)))
     return [
         (x, f"{name}_input({x}.shape, {weight}, {g}{more})"),
