@@ -1,6 +1,7 @@
 """A tape, walked backwards: steps, and then lines that one can read."""
 
 import ast
+import functools
 import re
 
 import torch
@@ -165,6 +166,7 @@ class Backward:
             step = self.emit(f"{step}.sum({dims}, keepdim=True)")
         return step
 
+    @functools.cached_property
     def lines(self):
         """(name, source, the gradients that need it, id), in order."""
         need = self.needed()

@@ -142,7 +142,7 @@ class Derivation:
         ]
 
     def told(self, walks):
-        lines = [line[:2] for walk in walks for line in walk.lines()]
+        lines = [line[:2] for walk in walks for line in walk.lines]
         return lines, walks[0].tape.guards, walks[0].tape.exact
 
     def compose(self, kept):

@@ -131,12 +131,12 @@ def listed(names):
 
 def write(function, walks, pattern, kept):
     backward, *forward = walks
-    tape, lines, saved = backward.tape, backward.lines(), backward.saved
+    tape, saved = backward.tape, backward.saved
     tree, body, above = definition(function)
     if tree.args.kwonlyargs or tree.args.vararg or tree.args.kwarg:
         raise Refused("a Function takes neither *arguments nor arguments by name")
     names, signature = [*inspect.signature(function).parameters], ast.unparse(tree.args)
-    text = " ".join(line[1] for walk in walks for line in walk.lines())
+    text = " ".join(line[1] for walk in walks for line in walk.lines)
     body = body.splitlines()
     keep = [n.name for n in tape.inputs if re.search(rf"\b{n.name}\b", text)]
     keep += [n.name for n in saved if n.name not in keep]
@@ -167,7 +167,7 @@ def write(function, walks, pattern, kept):
     results = {
         n.name: backward.results[n] for n in tape.inputs if n in backward.results
     }
-    out += shared_out(lines, results, names, backward, pattern)
+    out += shared_out(backward, results, names, pattern)
     returned = (backward.names[results[n]] if n in results else "None" for n in names)
     if re.search(r"\bF\.", text):
         above.add("import torch.nn.functional as F")
@@ -190,14 +190,14 @@ def write(function, walks, pattern, kept):
     )
 
 
-def shared_out(lines, results, names, backward, pattern):
+def shared_out(walk, results, names, pattern):
     """First what several gradients need, then what one alone needs, under its `if`."""
     out, steps = [], [*results.values()]
     apart = {step: [] for step in steps if steps.count(step) == 1 < len(steps)}
-    for name, source, need, step in lines:
+    for name, source, need, step in walk.lines:
         home = apart.get(min(need), out) if len(need) == 1 else out
         width, line = 80 if home is out else 76, f"{name} = {source}"
-        comment = "" if "," in name else pattern.comment(step, backward)
+        comment = "" if "," in name else pattern.comment(step, walk)
         home += broken(line + comment * (len(line + comment) <= width), width)
     none, blocks = [], []
     for name, step in results.items():
@@ -206,7 +206,7 @@ def shared_out(lines, results, names, backward, pattern):
             continue
         short = f"{only[0].split('  #')[0]} {test} else None"
         if len(only) > 1 or len(short) > 80:
-            none.append(backward.names[step])
+            none.append(walk.names[step])
             short = f"{test}:\n{indented(only, 4)}"
         blocks.append(short)
     out += ["need = ctx.needs_input_grad"] * bool(blocks)
@@ -216,9 +216,7 @@ def shared_out(lines, results, names, backward, pattern):
 def written(forward, names, keep, pattern):
     """The method `jvp`, as text."""
     out = [f"{listed(keep)} = ctx.saved_tensors"] * bool(keep)
-    for name, source, _, step in forward.lines():
-        line, comment = f"{name} = {source}", pattern.comment(step, forward)
-        out += broken(line + comment * (len(line + comment) <= 80), 80)
+    out += shared_out(forward, {}, names, pattern)
     moved = [n for n in forward.tape.inputs if n in forward.tangents]
     arriving = {n.name: forward.names[forward.tangents[n]] for n in moved}
     return JVP.format(
