@@ -256,7 +256,7 @@ class Derivation:
             if not alike:
                 self.pattern.free.remove(name)
             elif not holds:
-                self.pattern.not_zero.add(name)
+                self.pattern.not_zero.append(name)
 
     # Whether it is right
 

@@ -234,7 +234,7 @@ class Pattern:
         floating = [n.name for n in tape.inputs if n.value.is_floating_point()]
         self.moving = floating[0]
         self.lead, self.step, self.never = 0, {}, {}
-        self.free, self.not_zero = set(), set()  # numbers, by name
+        self.free, self.not_zero = set(), []  # numbers, by name
         self.others = []  # pairs of {size: another}, and the walks there
         sizes = dict.fromkeys(s for node in tape.inputs for s in node.shape if s > 1)
         # Without letters, all sizes are those of the example.
@@ -286,12 +286,12 @@ class Pattern:
             dtype = f"{self.moving}.dtype" if dtype.is_floating_point else dtype
             row = f'"{node.name}", {node.name}, {self.shape(node.shape)}, {dtype}'
             rows.append(f"({row}),")
-        fixed = {n: v for n, v in self.constants.items() if n not in self.free}
         bad = [
             f"{n} {'is not' if isinstance(v, ALONE) else '!='} {shown(v)}"
-            for n, v in fixed.items()
+            for n, v in self.constants.items()
+            if n not in self.free
         ]
-        bad += [f"{n} == 0" for n in self.constants if n in self.not_zero]
+        bad += [f"{n} == 0" for n in self.not_zero]
         for size, letter in self.letters.items():
             if (self.step.get(size) or 1) > 1:
                 bad.append(f"{letter} % {self.step[size]} != 0")
