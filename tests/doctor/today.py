@@ -25,6 +25,7 @@ from helpers.lessons.cases.case import (
 )
 from helpers.lessons.cases.layers import Attention, ScaledLinear, TemperedSoftmax
 from helpers.lessons.cases.protocol import Cube, Hadamard, rows_in_order
+from tests.common import Does
 
 TODAY = []
 case, slip, wrong = (
@@ -824,33 +825,37 @@ def pose():
     return x.requires_grad_(), torch.cat([torch.linalg.qr(a).Q, place], -1)
 
 
-@case("", pose, "`x`, `pose` at 3 points")
-class Turned(Function):
-    """Backward takes the transpose of the matrix for its inverse."""
-
-    @staticmethod
-    def forward(ctx, x, pose):
-        ctx.save_for_backward(x, pose)
-        return torch.linalg.solve(pose[:, :3], x - pose[:, 3:])
-
-    @staticmethod
-    def backward(ctx, g):
-        x, pose = ctx.saved_tensors
-        turn, place = pose[:, :3], pose[:, 3:]
-        grad = turn @ g
-        of_turn = -grad @ (x - place).mT @ turn
-        return grad, torch.cat([of_turn, -grad.sum(-1, keepdim=True)], -1)
+def solved(x, pose):
+    return torch.linalg.solve(pose[:, :3], x - pose[:, 3:])
 
 
-@case("partly-right", pose, "of `pose`", "If that is meant", never=("of `x`",))
-class TurnedAlongTheGroup(Turned):
-    @staticmethod
-    def backward(ctx, g):
-        grad, of_pose = Turned.backward(ctx, g)
-        turn, of_turn = ctx.saved_tensors[1][:, :3], of_pose[:, :3]
-        along = turn.mT @ of_turn
-        along = turn @ (along - along.mT) / 2
-        return grad, torch.cat([along, of_pose[:, 3:]], -1)
+def by_transpose(g, x, pose):
+    """Takes the transpose of the matrix for its inverse."""
+    turn, place = pose[:, :3], pose[:, 3:]
+    grad = turn @ g
+    of_turn = -grad @ (x - place).mT @ turn
+    return grad, torch.cat([of_turn, -grad.sum(-1, keepdim=True)], -1)
+
+
+def along_the_group(g, x, pose):
+    grad, of_pose = by_transpose(g, x, pose)
+    turn, of_turn = pose[:, :3], of_pose[:, :3]
+    along = turn.mT @ of_turn
+    along = turn @ (along - along.mT) / 2
+    return grad, torch.cat([along, of_pose[:, 3:]], -1)
+
+
+case("", pose, "`x`, `pose` at 3 points")(function(solved, by_transpose, "Turned"))
+wrong(
+    "TurnedAlongTheGroup",
+    "partly-right",
+    pose,
+    solved,
+    along_the_group,
+    "of `pose`",
+    "If that is meant",
+    never=("of `x`",),
+)
 
 
 def along(x, normal):
@@ -903,28 +908,25 @@ def normed(*more):
         return torch.nn.Sequential(spectral_norm(torch.nn.Linear(3, 4)), *more).double()
 
 
-class Squared(torch.nn.Module):
-    def forward(self, x):
-        return Multiply.apply(x, x)
-
-
-class Cut(torch.nn.Module):
-    def forward(self, x):
-        return x + x.detach()
+def cut(x):
+    return x + x.detach()
 
 
 class CutInTraining(torch.nn.BatchNorm1d):
     def forward(self, x):
         x = super().forward(x)
-        return x + x.detach() if self.training else 2 * x
+        return cut(x) if self.training else 2 * x
 
 
 HEDGED = "warning (gradient-wrong)", "If that is meant"
-for name, module in (("", normed()), (" and a Function", normed(Squared()))):
+for name, module in (
+    ("", normed()),
+    (" and a Function", normed(Does(lambda x: Multiply.apply(x, x)))),
+):
     case("gradient-wrong", f64((5, 3)), *HEDGED, name=f"spectral_norm{name}")(module)
 case("scaled", f64((5, 3)), "error (scaled)")(CutInTraining(3).double())
 case("scaled gradient-wrong", f64((5, 3)), "error (sc", name="cut after spectral_norm")(
-    normed(Cut())
+    normed(Does(cut))
 )
 
 
@@ -1002,19 +1004,19 @@ for name, fn, reference in (
     )(fn)
 
 
-@case("needs-input-grad-ignored", f64((16, 64), (64, 32)), note="coarse-inside")
-class SingleInNumPy(Function):
-    @staticmethod
-    def forward(ctx, x, w):
-        ctx.save_for_backward(x, w)
-        a, b = (t.detach().float().numpy() for t in (x, w))
-        return torch.from_numpy(numpy.tanh(a @ b)).to(x.dtype)
+def single_in_numpy(x, w):
+    a, b = (t.detach().float().numpy() for t in (x, w))
+    return torch.from_numpy(numpy.tanh(a @ b)).to(x.dtype)
 
-    @staticmethod
-    def backward(ctx, g):
-        x, w = ctx.saved_tensors
-        g = g * (1 - torch.tanh(x @ w) ** 2)
-        return g @ w.mT, x.mT @ g
+
+def of_single(g, x, w):
+    g = g * (1 - torch.tanh(x @ w) ** 2)
+    return g @ w.mT, x.mT @ g
+
+
+case("needs-input-grad-ignored", f64((16, 64), (64, 32)), note="coarse-inside")(
+    function(single_in_numpy, of_single, "SingleInNumPy")
+)
 
 
 def to_a_target(p, t):
@@ -1224,25 +1226,18 @@ def in_other_code(x):
     return BrokenRule.apply(x.sin(), x)
 
 
-class OfDegreeOne(Function):
+def of_degree_one(g, x):
     """At 0 it has slopes along each axis, and along the diagonal another than their sum."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return (x[:, 0] ** 3 / x.square().sum(1)).nan_to_num()
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        a, b = x.unbind(1)
-        r = x.square().sum(1)
-        slopes = a**2 * (a**2 + 3 * b**2) / r**2, -2 * a**3 * b / r**2
-        return g[:, None] * torch.stack(slopes, 1).nan_to_num()
+    a, b = x.unbind(1)
+    r = x.square().sum(1)
+    slopes = a**2 * (a**2 + 3 * b**2) / r**2, -2 * a**3 * b / r**2
+    return g[:, None] * torch.stack(slopes, 1).nan_to_num()
 
 
 AT_ZERO = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
-case("", lambda: (AT_ZERO.clone().requires_grad_(),), note="kink")(OfDegreeOne)
+case("", lambda: (AT_ZERO.clone().requires_grad_(),), note="kink", name="OfDegreeOne")(
+    function(lambda x: (x[:, 0] ** 3 / x.square().sum(1)).nan_to_num(), of_degree_one)
+)
 
 # --- what is judged, and what is said of it -------------------------------------------
 
@@ -1422,23 +1417,24 @@ slip(
 )
 
 
-@case(
+def rotated(x, cos, sin):
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def half_rotated(g, x, cos, sin):
+    ga, gb = g.chunk(2, -1)
+    return torch.cat([ga * cos + gb * sin, gb * cos], -1)
+
+
+wrong(
+    "HalfRotary",
     "contribution-lost",
     lambda: (draw((3, 8))[0].requires_grad_(), *halves(3, 4)),
+    rotated,
+    half_rotated,
     "look at: a term or a path that is missing",
 )
-class HalfRotary(Function):
-    @staticmethod
-    def forward(ctx, x, cos, sin):
-        ctx.save_for_backward(cos, sin)
-        a, b = x.chunk(2, -1)
-        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
-
-    @staticmethod
-    def backward(ctx, g):
-        cos, sin = ctx.saved_tensors
-        ga, gb = g.chunk(2, -1)
-        return torch.cat([ga * cos + gb * sin, gb * cos], -1), None, None
 
 
 @case(
@@ -1504,8 +1500,7 @@ def spun(x):
     """Pairs of features, spun by the number of the pair."""
     a, b = x.chunk(2, -1)
     angle = torch.arange(a.shape[-1], dtype=x.dtype)
-    cos, sin = angle.cos(), angle.sin()
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+    return rotated(x, angle.cos(), angle.sin())
 
 
 wrong("TurnedTwice", "jacobian-transposed", f64((5, 6, 4)), spun, lambda g, x: spun(g))
