@@ -14,7 +14,7 @@ from helpers import doctor
 from helpers.doctor import WrongGradientError, examine
 from helpers.doctor.report import SEVERITIES, as_json
 from helpers.lessons.cases.case import draw, function
-from tests.doctor.common import Half, OfAModule, Recomputes, Square, ones
+from tests.doctor.common import Half, OfAModule, Recomputes, Square, errors, ones
 
 
 def found_of(forward, backward, *inputs):
@@ -104,7 +104,7 @@ def test_a_parameter_beside_its_module_is_not_judged(is_closure):
     if is_closure:
         fn, given = (lambda x, *w: OfAModule.apply(layer, x, *w)), given[1:]
     report = examine(fn, *given, lines=False)
-    assert not [f for f in report.findings if f.severity == "error"], report
+    assert not errors(report), report
     assert [one.points for one in report.judged] == [3, 0, 0]
     assert "it is a parameter of" in report.judged[1].why
 
@@ -170,8 +170,7 @@ def test_what_is_put_elsewhere_is_judged_to_the_first_order(put, dummy):
     report = main_grad_of(put, dummy, before)
     assert report.ok and [one.order for one in report.judged] == [1, 1], report
     wrong = main_grad_of(lambda weight, grad: put(weight, 2 * grad), dummy, before)
-    errors = [(f.code, f.input) for f in wrong.findings if f.severity == "error"]
-    assert errors == [("scaled", "weight")], wrong
+    assert [(f.code, f.input) for f in errors(wrong)] == [("scaled", "weight")], wrong
 
 
 class Replaces(Recomputes):
