@@ -84,23 +84,21 @@ class Suite:
         self.folder, self.capsys = folder, capsys
         (folder / "pytest.ini").write_text("[pytest]\n")
 
-    def __call__(
-        self, tests, *options, plugin="helpers.doctor.plugin", doctor="--doctor"
-    ):
+    def __call__(self, tests, *options, doctor=("--doctor",)):
         """(exit status, what it printed, its JSON) of a run with these options."""
         (self.folder / "test_it.py").write_text(HEAD + tests)
         sys.modules.pop("test_it", None)
         told, ini = self.folder / "doctor.json", self.folder / "pytest.ini"
         status = pytest.main(
             [
-                *("--disable-plugin-autoload", "-p", plugin, *filter(None, [doctor])),
+                *("--disable-plugin-autoload", "-p", "helpers.doctor.plugin", *doctor),
                 *(*options, "-c", str(ini), "--rootdir", str(self.folder)),
                 *(f"--doctor-json={told}", "-p", "no:cacheprovider", "-W", "error"),
                 *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
                 str(self.folder / "test_it.py"),
             ]
         )
-        out = " ".join(self.capsys.readouterr().out.split())
+        out = " ".join(" ".join(self.capsys.readouterr()).split())
         functions = json.loads(told.read_text())["functions"] if told.exists() else []
         return status, out, functions
 
@@ -123,7 +121,7 @@ def outcomes(functions):
 
 
 def test_without_the_flag_nothing_is_examined(suite):
-    status, out, _ = suite(WRONG, doctor=None)
+    status, out, _ = suite(WRONG, doctor=())
     assert status == 0 and "doctor" not in out
 
 
@@ -302,8 +300,5 @@ def test_tests_that_are_interrupted(suite):
     ],
 )
 def test_options_that_say_nothing(suite, options, words):
-    (suite.folder / "test_it.py").write_text(HEAD + WRONG)
-    plugin = "--disable-plugin-autoload", "-p", "helpers.doctor.plugin", "--doctor"
-    status = pytest.main([*plugin, *options, str(suite.folder)])
-    assert status == pytest.ExitCode.USAGE_ERROR
-    assert words in suite.capsys.readouterr().err
+    status, out, _ = suite(WRONG, *options)
+    assert status == pytest.ExitCode.USAGE_ERROR and words in out
