@@ -111,9 +111,8 @@ class Derivation:
                 raise Refused(f"the steps are others in {dtype} than in float64")
         # A size beyond those that the function names, such as the 20 of x[:, :20].
         tree = definition(function)[0]
-        named = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)}
-        named |= {*constants.values()}
-        named |= {v for v in function.__globals__.values() if type(v) is int}
+        named = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]
+        named += [*constants.values(), *function.__globals__.values()]
         whole = [n for n in named if type(n) is int and n < LARGEST]
         self.large = 3 + 2 * max([64, *whole])
         self.shapes = self.generalize()
@@ -179,10 +178,10 @@ class Derivation:
         except Exception:  # whatever it says to sizes that do not fit
             return None
         try:
-            lines, guards, exact = self.told(self.traced(tensors))
+            told = self.told(self.traced(tensors))
         except Refused:
             return False
-        return None if guards != self.base[1] else (lines, guards, exact) == self.base
+        return None if told[1] != self.base[1] else told == self.base
 
     def generalize(self):
         """Sizes and ranks with the same steps; what holds between sizes goes to the pattern."""

@@ -10,7 +10,7 @@ import re
 from .backward import Backward
 from .rules import (
     ELEMENTWISE,
-    REDUCTIONS,
+    SCALAR,
     WHOLE,
     affine,
     gradients,
@@ -19,7 +19,7 @@ from .rules import (
 )
 
 OWN_TRANSPOSE = {*ELEMENTWISE, "pow", "elu", "leaky_relu", "clamp", "softmax"}
-SUMS = {*REDUCTIONS} - {"sum", "mean", "cumsum", "softmax", "log_softmax"}
+SUMS = SCALAR - {"sum", "mean"}
 
 
 class Forward(Backward):
@@ -64,10 +64,7 @@ class Forward(Backward):
         return [term for term in terms if term]
 
     def moves(self, argument):
-        return (
-            isinstance(argument, type(self.tape.inputs[0]))
-            and argument in self.tangents
-        )
+        return any(argument is node for node in self.tangents)
 
     def term(self, node, k):
         a, tangent = node.args[k], self.tangents[node.args[k]]

@@ -217,8 +217,8 @@ def written(forward, names, keep, pattern):
     """The method `jvp`, as text."""
     out = [f"{listed(keep)} = ctx.saved_tensors"] * bool(keep)
     out += shared_out(forward, {}, names, pattern)
-    moved = [n for n in forward.tape.inputs if n in forward.tangents]
-    arriving = {n.name: forward.names[forward.tangents[n]] for n in moved}
+    moved = [(n, t) for n, t in forward.tangents.items() if n.op == "input"]
+    arriving = {n.name: forward.names[t] for n, t in moved}
     return JVP.format(
         tangents=", ".join(arriving.get(name, f"_{name}") for name in names),
         lines=indented(out),
@@ -231,8 +231,7 @@ class Pattern:
 
     def __init__(self, tape, constants):
         self.tape, self.constants = tape, constants
-        floating = [n.name for n in tape.inputs if n.value.is_floating_point()]
-        self.moving = floating[0]
+        self.moving = next(n.name for n in tape.inputs if n.value.is_floating_point())
         self.lead, self.step, self.never = 0, {}, {}
         self.free, self.not_zero = set(), []  # numbers, by name
         self.others = []  # pairs of {size: another}, and the walks there
@@ -243,7 +242,7 @@ class Pattern:
         self.letters = {} if tape.exact else dict(zip(sizes, letters, strict=False))
 
     def size(self, size):
-        bound = [s for s in self.letters if self.step.get(s) is None]
+        bound = [s for s in self.letters if s not in self.step]
         if size not in self.letters:
             return str(size)
         if size in bound and size != min(bound):
@@ -293,7 +292,7 @@ class Pattern:
         ]
         bad += [f"{n} == 0" for n in self.not_zero]
         for size, letter in self.letters.items():
-            if (self.step.get(size) or 1) > 1:
+            if self.step.get(size, 1) > 1:
                 bad.append(f"{letter} % {self.step[size]} != 0")
             for small in self.never.get(size, ()):
                 is_lead = self.lead and size == first.shape[0]  # its letter is a tuple
