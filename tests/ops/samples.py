@@ -12,6 +12,14 @@ from tests.common import far, layouts, random
 from tests.involution.reference import unfolded
 
 
+def drawn(dtype, *shapes):
+    """A tensor for each shape, and None for None."""
+    return tuple(
+        None if shape is None else random(*shape, dtype=dtype, seed=seed)
+        for seed, shape in enumerate(shapes)
+    )
+
+
 def of_one_tensor(dtype):
     return {name: (tensor,) for name, tensor in layouts(dtype).items()}
 
@@ -70,13 +78,7 @@ def of_linear(dtype):
         "no input features": ((4, 0), (2, 0), (2,)),
         "no output features": ((4, 3), (0, 3), (0,)),
     }
-    samples = {
-        name: tuple(
-            None if size is None else random(*size, dtype=dtype, seed=seed)
-            for seed, size in enumerate(sizes)
-        )
-        for name, sizes in shapes.items()
-    }
+    samples = {name: drawn(dtype, *sizes) for name, sizes in shapes.items()}
     x = random(3, 4, dtype=dtype).detach().t().requires_grad_()
     weight = random(6, 2, dtype=dtype, seed=1).detach()[::2].t().requires_grad_()
     samples["not contiguous"] = (x, weight, random(2, dtype=dtype, seed=2))
@@ -163,10 +165,7 @@ def of_linear_cross_entropy(dtype):
     }
     samples = {}
     for name, (*sizes, target, options) in shapes.items():
-        tensors = [
-            None if size is None else random(*size, dtype=dtype, seed=seed)
-            for seed, size in enumerate(sizes)
-        ]
+        tensors = drawn(dtype, *sizes)
         if target is None:
             target = random(
                 *sizes[0][:-1], len(tensors[1]), dtype=dtype, seed=3
@@ -187,12 +186,7 @@ def of_linear_cross_entropy(dtype):
 
 def of_involution(dtype):
     """input, weight, stride, padding, dilation."""
-
-    def pair(input_size, weight_size):
-        return random(*input_size, dtype=dtype), random(
-            *weight_size, dtype=dtype, seed=1
-        )
-
+    pair = partial(drawn, dtype)
     same = pair((2, 4, 5, 6), (2, 2, 3, 3, 5, 6))
     across = [t.detach().transpose(-1, -2).contiguous().transpose(-1, -2) for t in same]
     return {
@@ -220,10 +214,7 @@ def in_float32_at_least(input, weight, *geometry):
 
 def of_attention(dtype):
     """query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa."""
-
-    def tensors(*shapes):
-        return [random(*shape, dtype=dtype, seed=k) for k, shape in enumerate(shapes)]
-
+    tensors = partial(drawn, dtype)
     small = tensors((2, 3), (4, 3), (4, 2))
     heads = tensors((2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6))
     grouped = tensors((2, 4, 5, 4), (1, 2, 7, 4), (2, 2, 7, 6))
