@@ -15,6 +15,11 @@ from helpers.ops.attention import attention
 from tests.common import assert_agree, compiled, random
 
 
+def three(*shape, **options):
+    """A query, a key and a value of one shape."""
+    return [random(*shape, seed=k, **options) for k in range(3)]
+
+
 def by_pytorch(*tensors, **options):
     with sdpa_kernel(SDPBackend.MATH):
         return F.scaled_dot_product_attention(*tensors, **options)
@@ -49,7 +54,7 @@ def of_layout(layout, length):
         own = [random(B, h, length, E, dtype=torch.float32) for h in heads]
         return own, own, options
     if layout == "transposed":
-        own = parts = [random(B, length, H * E, dtype=torch.float32) for _ in range(3)]
+        own = parts = three(B, length, H * E, dtype=torch.float32)
     else:
         own = [random(B, length, 3 * H * E, dtype=torch.float32)]
         parts = own[0].chunk(3, -1)
@@ -80,7 +85,7 @@ def test_memory_whatever_the_length_and_the_layout(layout, length):
 
 
 def test_memory_with_one_head():
-    tensors = [random(1, 1, 256, 64, dtype=torch.float32, seed=k) for k in range(3)]
+    tensors = three(1, 1, 256, 64, dtype=torch.float32)
     with Alive() as alive:
         grad(attention(*tensors).square().sum(), tensors)
     assert alive.peak <= 8 * tensors[0].nbytes
@@ -91,7 +96,7 @@ def test_memory_with_one_head():
 
 
 def test_gradients_in_a_batch():
-    tensors = [random(2, 5, 4, seed=k) for k in range(3)]
+    tensors = three(2, 5, 4)
     blocks = partial(attention, chunk_size=2)
     assert gradcheck(blocks, tensors, check_batched_grad=True)
 
@@ -107,7 +112,7 @@ def test_options_as_pytorch_takes_them():
     for scale in (torch.tensor(0.5), np.float32(0.5)):
         ours = attention(q, k, v, scale=scale, enable_gqa=True, chunk_size=2)
         torch.testing.assert_close(ours, theirs)
-    half = [random(5, 4, dtype=torch.bfloat16, seed=n) for n in range(3)]
+    half = three(5, 4, dtype=torch.bfloat16)
     mask = random(5, 5, dtype=torch.float32, seed=3)
     result = attention(*half, mask, chunk_size=2)
     right = by_pytorch(*(t.float() for t in half), mask)
@@ -124,13 +129,13 @@ def test_causal_blocks_that_are_masked_whole_are_not_computed():
 
 
 def test_autocast_casts_as_pytorch_does():
-    tensors = [random(5, 4, dtype=torch.float32, seed=k) for k in range(3)]
+    tensors = three(5, 4, dtype=torch.float32)
     with torch.autocast("cpu"):
         assert_agree(attention, by_pytorch, tensors, torch.bfloat16)
 
 
 def test_a_hessian_in_one_batch():
-    query, key, value = (random(2, 3, seed=k).detach() for k in range(3))
+    query, key, value = (t.detach() for t in three(2, 3))
 
     def loss(query, attend):
         return attend(query, key, value).square().sum()
@@ -141,7 +146,7 @@ def test_a_hessian_in_one_batch():
 
 
 def test_a_gradient_of_a_jvp_of_a_gradient_compiles():
-    tensors = [random(5, 4, seed=k).detach() for k in range(3)]
+    tensors = [t.detach() for t in three(5, 4)]
 
     def third(query, key, value):
         def slope(query):
