@@ -349,6 +349,9 @@ def gated(x, w):
     return x * torch.sigmoid(gate)
 
 
+GATED = gated, *example((4, 6), (6, 6))  # what derive takes
+
+
 def power(x, p=2.0):
     return (1 - torch.sigmoid(x)) ** p
 
@@ -713,7 +716,7 @@ def test_a_wrong_rule_is_not_printed(monkeypatch):
     rules = sys.modules["helpers.derive.rules"].ELEMENTWISE
     monkeypatch.setitem(rules, "sigmoid", ["g * y"])
     with pytest.raises(Refused, match="not printed"):
-        derive(gated, *example((4, 6), (6, 6)))
+        derive(*GATED)
 
 
 def test_what_cannot_be_compared_is_not_printed(monkeypatch):
@@ -723,22 +726,22 @@ def test_what_cannot_be_compared_is_not_printed(monkeypatch):
     module = sys.modules["helpers.derive.derive"]
     monkeypatch.setattr(module.Derivation, "derivatives", broken)
     with pytest.raises(Refused, match="nothing to compare with, TypeError: of its own"):
-        derive(gated, *example((4, 6), (6, 6)))
+        derive(*GATED)
 
 
 def test_a_wrong_tangent_is_not_printed(monkeypatch):
     monkeypatch.setattr(Forward, "sum", lambda self, parts: parts[0])
     assert "def jvp" in derive(soft, *example((4, 6)), jvp=True)
     with pytest.raises(Refused, match="not printed"):
-        derive(gated, *example((4, 6), (6, 6)), jvp=True)
+        derive(*GATED, jvp=True)
 
 
 def test_forward_mode_as_a_person_would_write_it():
-    source = derive(gated, *example((4, 6), (6, 6)), jvp=True)
+    source = derive(*GATED, jvp=True)
     assert "def jvp(ctx, tangent_x, tangent_w):" in source
     assert "tangent_gate = tangent_x @ w + x @ tangent_w" in source
     with pytest.raises(Refused, match="jvp with save"):
-        derive(gated, *example((4, 6), (6, 6)), save=["gate"], jvp=True)
+        derive(*GATED, save=["gate"], jvp=True)
 
 
 def test_the_command(tmp_path):
