@@ -1,5 +1,7 @@
 """Layers and networks cut by us and by DTensor, in 4 processes, against one."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -27,23 +29,29 @@ needs_dtensor = pytest.mark.skipif(OLD, reason="DTensors of torch 2.13 or later"
 # Linear layers, against nn.Linear
 
 
-def layers_here(features, hidden, outputs, bias):
-    """Column- and row-parallel layers, and a gathering one: output, gradients, state."""
+def trained(kinds, features, hidden, outputs, bias):
+    """A network with its gradients, its input, its loss, and its state, doubled."""
     torch.manual_seed(0)
-    options = {"bias": bias, "dtype": torch.float64}
-    net = nn.Sequential(
-        collectives.ColumnParallelLinear(features, hidden, **options),
-        nn.Tanh(),
-        collectives.RowParallelLinear(hidden, outputs, **options),
-        collectives.ColumnParallelLinear(
-            outputs, hidden, gather_output=True, **options
-        ),
+    sizes = (features, hidden), (hidden, outputs), (outputs, hidden)
+    first, *others = (
+        kind(*size, bias=bias, dtype=torch.float64)
+        for kind, size in zip(kinds, sizes, strict=True)
     )
-    for parameter in net.parameters():  # no part holds on to the memory of the whole
-        assert parameter.untyped_storage().nbytes() == parameter.nbytes
+    net = nn.Sequential(first, nn.Tanh(), *others)
     x = random(2, 3, features)
     loss = cubes(net(x))
     loss.backward()
+    doubled = {name: 2 * value for name, value in net.state_dict().items()}
+    return net, x, loss.detach(), doubled
+
+
+def layers_here(*options):
+    """Column- and row-parallel layers, and a gathering one: output, gradients, state."""
+    column, row = collectives.ColumnParallelLinear, collectives.RowParallelLinear
+    kinds = column, row, partial(column, gather_output=True)
+    net, x, loss, doubled = trained(kinds, *options)
+    for parameter in net.parameters():  # no part holds on to the memory of the whole
+        assert parameter.untyped_storage().nbytes() == parameter.nbytes
     gradients = dict(net.named_parameters())
     for name, parameter in gradients.items():
         layer, kind = net[int(name[0])], name[2:]
@@ -52,39 +60,24 @@ def layers_here(features, hidden, outputs, bias):
             gradients[name] = collectives.all_gather(
                 parameter.grad, layer.cut[kind], loss="replicated"
             )
-    doubled = {name: 2 * value for name, value in net.state_dict().items()}
     net.load_state_dict(doubled)
     bad = doubled | {"0.weight": doubled["0.weight"][:-1]}
     try:
         net.load_state_dict(bad)
     except RuntimeError as error:
         said = str(error)
-    return loss.detach(), x.grad, gradients, net.state_dict(), said, str(net[2])
+    return loss, x.grad, gradients, net.state_dict(), said, str(net[2])
 
 
 @pytest.mark.parametrize(
     "features, hidden, outputs, bias", [(3, 8, 2, True), (5, 7, 5, False)]
 )
 def test_linear_layers(team, features, hidden, outputs, bias):
-    torch.manual_seed(0)
-    options = {"bias": bias, "dtype": torch.float64}
-    net = nn.Sequential(
-        nn.Linear(features, hidden, **options),
-        nn.Tanh(),
-        nn.Linear(hidden, outputs, **options),
-        nn.Linear(outputs, hidden, **options),
-    )
-    x = random(2, 3, features)
-    loss = cubes(net(x))
-    loss.backward()
+    options = features, hidden, outputs, bias
+    net, x, loss, doubled = trained([nn.Linear] * 3, *options)
     expected = {name: parameter.grad for name, parameter in net.named_parameters()}
-    doubled = {name: 2 * value for name, value in net.state_dict().items()}
-    for given in team(layers_here, features, hidden, outputs, bias):
-        of_loss, of_x, gradients, twice, said, text = given
-        torch.testing.assert_close(of_loss, loss.detach())
-        torch.testing.assert_close(of_x, x.grad)
-        torch.testing.assert_close(gradients, expected)
-        torch.testing.assert_close(twice, doubled)
+    for *given, said, text in team(layers_here, *options):
+        torch.testing.assert_close(given, [loss, x.grad, expected, doubled])
         assert f"must be that of the whole layer, {hidden} long in dimension 0" in said
         assert text == (
             f"RowParallelLinear(in_features={hidden}, out_features={outputs}, "
