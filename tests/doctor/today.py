@@ -1897,16 +1897,11 @@ slip(
 )
 
 
-@case("mean-for-sum", f64((5,), ()), line="`(g * x).sum()` stood in place")
-class MeanOfAVector(Function):
-    """Not `(g @ x).mean()`, which is right for vectors only."""
-
-    @staticmethod
-    def forward(ctx, x, s):
-        ctx.save_for_backward(x, s)
-        return x * s
-
-    @staticmethod
-    def backward(ctx, g):
-        x, s = ctx.saved_tensors
-        return g * s, (g * x).mean()
+slip(
+    "MeanOfAVector",  # not `(grad_output @ x).mean()`, which is right for vectors only
+    Multiply,
+    f64((5,), ()),
+    {"grad_output * x": "(grad_output * x).mean()"},
+    "mean-for-sum",
+    line="`(grad_output * x).sum()` stood in place",
+)
