@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from helpers.lessons.cases import case as cases
 from helpers.lessons.cases.case import (
+    Double,
     Linear,
     Multiply,
     Square,
@@ -313,33 +314,26 @@ slip(
 # --- lines ----------------------------------------------------------------------------
 
 
-class Cubed(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x**3
-
-
-@case("scaled", f64((5,)), line="3")
-class WithALambda(Cubed):
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        square = lambda t: t * t  # noqa: E731
-        return g * square(x)
-
-
-@case("jacobian-transposed", f64((5, 2)), line=".flip(0).cumsum(0).flip(0)`")
-class ForwardSum(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.cumsum(0)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g.cumsum(0)
-
-
+slip(
+    "WithALambda",
+    Square,
+    f64((5,)),
+    {
+        "return x * x": "return x**3",
+        "return grad_output * 2 * x": "square = lambda t: t * t\n"
+        "        return grad_output * square(x)",
+    },
+    "scaled",
+    line="3",
+)
+slip(
+    "ForwardSum",
+    Double,
+    f64((5, 2)),
+    {"2 * x": "x.cumsum(0)", "2 * grad_output": "grad_output.cumsum(0)"},
+    "jacobian-transposed",
+    line=".flip(0).cumsum(0).flip(0)`",
+)
 slip(
     "SumOfAll",
     TemperedSoftmax,
@@ -1146,16 +1140,18 @@ slip(
 )
 
 
-@case("input-modified", lambda: (*draw((3, 4)), torch.zeros(3).long()), "warning")
-class Counts(Function):
-    @staticmethod
-    def forward(ctx, x, seen):
-        seen += 1
-        return 2 * x
-
-    @staticmethod
-    def backward(ctx, g):
-        return 2 * g, None
+slip(
+    "Counts",
+    Double,
+    lambda: (*draw((3, 4)), torch.zeros(3).long()),
+    {
+        "forward(ctx, x)": "forward(ctx, x, seen)",
+        "return 2 * x": "seen += 1\n        return 2 * x",
+        "2 * grad_output": "2 * grad_output, None",
+    },
+    "input-modified",
+    "warning",
+)
 
 
 def symmetric():
@@ -1716,19 +1712,18 @@ class Springs(Function):
         return grad_pos
 
 
-@case("gradient-wrong", f64((4, 3), ()), line="`(g * y).sum() * scale.exp()` stood in")
-class Warmed(Function):
-    """Of a single number, a factor would say nothing."""
-
-    @staticmethod
-    def forward(ctx, y, scale):
-        ctx.save_for_backward(y, scale)
-        return y * scale.exp()
-
-    @staticmethod
-    def backward(ctx, g):
-        y, scale = ctx.saved_tensors
-        return g * scale.exp(), (g * y).sum()
+slip(
+    "Warmed",  # of a single number, a factor would say nothing
+    Multiply,
+    f64((4, 3), ()),
+    {
+        "return x * y": "return x * y.exp()",
+        "grad_output * y": "grad_output * y.exp()",
+        "grad_output * x": "(grad_output * x).sum()",
+    },
+    "gradient-wrong",
+    line="`(grad_output * x).sum() * y.exp()` stood in",
+)
 
 
 @case(
