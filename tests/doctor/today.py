@@ -24,7 +24,13 @@ from helpers.lessons.cases.case import (
     vector,
     with_a_slip,
 )
-from helpers.lessons.cases.layers import Attention, ScaledLinear, TemperedSoftmax
+from helpers.lessons.cases.layers import (
+    Attention,
+    Rotary,
+    ScaledLinear,
+    TemperedSoftmax,
+)
+from helpers.lessons.cases.paths import LearnedStep
 from helpers.lessons.cases.protocol import Cube, Hadamard, rows_in_order
 from tests.common import Does
 
@@ -455,26 +461,22 @@ slip(
 )
 
 
-@case(
-    "straight-through scaled",
+slip(
+    "StepSize",  # its own factor is what makes a step size learn slowly
+    LearnedStep,
     lambda: (*draw((4, 3)), torch.tensor(0.5, dtype=torch.float64)),
+    {
+        "return (x / step).clamp(-4, 3)": "return (x / step)",
+        "at = (x / step).clamp(-4, 3)": "slowly = 1 / (3 * x.numel()) ** 0.5",
+        "        inside = (x / step == at).to(g.dtype)\n": "",
+        "g * inside, (g * (at.round() - inside * x / step)).sum()": "g, "
+        "(g * (x / step).round()).sum() * slowly",
+    },
+    "straight-through scaled",
     "multiplied by 0.167. If that is meant",
     never=("right if",),
     lines=True,
 )
-class StepSize(Function):
-    """Its own factor is what makes a step size learn slowly."""
-
-    @staticmethod
-    def forward(ctx, x, step):
-        ctx.save_for_backward(x, step)
-        return (x / step).round() * step
-
-    @staticmethod
-    def backward(ctx, g):
-        x, step = ctx.saved_tensors
-        slowly = 1 / (3 * x.numel()) ** 0.5
-        return g, (g * (x / step).round()).sum() * slowly
 
 
 class NormInPlace(Function):
@@ -1413,22 +1415,12 @@ slip(
 )
 
 
-def rotated(x, cos, sin):
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
-
-
-def half_rotated(g, x, cos, sin):
-    ga, gb = g.chunk(2, -1)
-    return torch.cat([ga * cos + gb * sin, gb * cos], -1)
-
-
-wrong(
+slip(
     "HalfRotary",
-    "contribution-lost",
+    Rotary,
     lambda: (draw((3, 8))[0].requires_grad_(), *halves(3, 4)),
-    rotated,
-    half_rotated,
+    {"a * cos - b * sin, b * cos - a * sin": "a * cos + b * sin, b * cos"},
+    "contribution-lost",
     "look at: a term or a path that is missing",
 )
 
@@ -1496,7 +1488,8 @@ def spun(x):
     """Pairs of features, spun by the number of the pair."""
     a, b = x.chunk(2, -1)
     angle = torch.arange(a.shape[-1], dtype=x.dtype)
-    return rotated(x, angle.cos(), angle.sin())
+    cos, sin = angle.cos(), angle.sin()
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
 wrong("TurnedTwice", "jacobian-transposed", f64((5, 6, 4)), spun, lambda g, x: spun(g))
