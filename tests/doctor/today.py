@@ -39,6 +39,10 @@ case, slip, wrong = (
     functools.partial(register, cases=TODAY)
     for register in (cases.broken, cases.slip, cases.wrong)
 )
+# An edit of a right Function, for one whose derivatives are of the first order
+ONCE = {
+    "    def back": "    @torch.autograd.function.once_differentiable\n    def back"
+}
 
 
 def f64(*shapes):
@@ -636,21 +640,20 @@ case(RANDOM, f32((3,), (3,)), name="OtherMeant", faithful={"y": False})(Rounded)
 # --- a backward that runs once ----------------------------------------------------------
 
 
-@case("reference-cycle backward-only-once", f64((3,)), "Backward breaks the cycle")
-class LetsGo(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.y = x.exp()
-        return ctx.y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, g):
-        y = ctx.y
-        del ctx.y
-        return g * y
-
-
+slip(
+    "LetsGo",
+    Square,
+    f64((3,)),
+    ONCE
+    | {
+        "ctx.save_for_backward(x)": "ctx.y = x.exp()",
+        "return x * x": "return ctx.y",
+        "(x,) = ctx.saved_tensors": "y = ctx.y\n        del ctx.y",
+        "grad_output * 2 * x": "grad_output * y",
+    },
+    "reference-cycle backward-only-once",
+    "Backward breaks the cycle",
+)
 slip(
     "Pops",
     Multiply,
@@ -714,23 +717,18 @@ class LogVolume(Function):
         return g * torch.linalg.pinv(x).mT + grad, -grad
 
 
-@case(
-    "",
+slip(
+    "TimesInPlace",
+    Multiply,
     lambda: tuple(1 * t.requires_grad_() for t in draw((3,), (3,))),
+    ONCE
+    | {
+        "backward(x, y)": "backward(x.clone(), y); ctx.mark_dirty(x)",
+        "return x * y": "return x.mul_(y)",
+    },
+    "",
     note="input-modified",
 )
-class TimesInPlace(Function):
-    @staticmethod
-    def forward(ctx, x, y):
-        ctx.save_for_backward(x.clone(), y)
-        ctx.mark_dirty(x)
-        return x.mul_(y)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, g):
-        x, y = ctx.saved_tensors
-        return g * y, g * x
 
 
 # --- in 16 bits -------------------------------------------------------------------------
@@ -1075,20 +1073,20 @@ class CappedInNumPy(Function):
         return d_scores @ k, d_scores.mT @ q, weights.mT @ g
 
 
-@case(
-    "derivative-wrong", f64((4, 3)), line="`(grad_output * y + grad_output)` stood in"
+slip(
+    "HalfOfTanh",
+    Square,
+    f64((4, 3)),
+    {
+        "ctx.save_for_backward(x)": "y = torch.tanh(x)\n"
+        "        ctx.save_for_backward(y)",
+        "return x * x": "return y",
+        "(x,)": "(y,)",
+        "grad_output * 2 * x": "grad_output * y * (1 - y)",
+    },
+    "derivative-wrong",
+    line="`(grad_output * y + grad_output)` stood in",
 )
-class HalfOfTanh(Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = torch.tanh(x)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (y,) = ctx.saved_tensors
-        return grad_output * y * (1 - y)
 
 
 class CosineInNumPy(Function):
