@@ -103,7 +103,7 @@ def _plain(text):
 def _parts(text):
     return [
         part.strip()
-        for part in re.split(r"[,;&\n]|\band\b|[和与]", _plain(text), flags=re.A)
+        for part in re.split(r"[,;&\n]|\band\b|(?<!求)[和与]", _plain(text), flags=re.A)
         if part.strip()
     ]
 

@@ -25,7 +25,7 @@ const reading = TABLE => { // judged(guess, asked): true, false, or null if it i
     if (/^(\[\s*\]|\(\s*\))$/.test(text)) return "none";
     return text.replace(/n['’]t\b/g, " not").replace(/['’]s\b/g, "").replace(/["'`“”‘’()[\]{}「」《》]|[.。!?]+$/g, "").trim();
   };
-  const parts = text => plain(text).split(/[,;&\n]|\band\b|[和与]/).map(part => part.trim()).filter(Boolean);
+  const parts = text => plain(text).split(/[,;&\n]|\band\b|(?<!求)[和与]/).map(part => part.trim()).filter(Boolean);
   const letters = text => {
     text = plain(text).replace(/\b(and|only|just)\b|只有|仅|只|和/g, "").replace(/[\s,.;]/g, "");
     return /^([a-f]+|[cep]+)$/.test(text) ? [...new Set(text)].sort().join("") : null;
