@@ -112,9 +112,7 @@ def names_by(reached):
         ]
         if set(given) == set(right):
             return ""
-        return _("it returns {given}; {right} is right.").format(
-            given=given, right=right
-        )
+        return _("it returns {given}; {right} is right.", given=given, right=right)
 
     return wrong
 
@@ -277,19 +275,18 @@ class Drill:
             try:
                 self.needs()
             except Exception as error:
-                said = _("it cannot be checked here: {error}").format(error=error)
+                said = _("it cannot be checked here: {error}", error=error)
                 return "○ " + at(self.number, said)
             line = self.called(line)
         if not callable(line):
             return "✗ " + _(
-                "{number}: write a lambda, such as `lambda g: 2 * g`"
-            ).format(number=self.number)
+                "{number}: write a lambda, such as `lambda g: 2 * g`",
+                number=self.number,
+            )
         for arguments, expected in self.cases():
             given = _called(line, arguments)
             if given is ...:
-                return "○ " + _("{number}: not attempted yet").format(
-                    number=self.number
-                )
+                return "○ " + _("{number}: not attempted yet", number=self.number)
             if isinstance(given, Exception):
                 wrong = raises(given, _("your code raises {kind}: {message}"))
                 wrong = wrong.removesuffix(".") + "."

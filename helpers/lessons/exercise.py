@@ -102,7 +102,7 @@ class Exercise:
         try:
             self.needs()
         except Exception as error:
-            said = _("it cannot be checked here: {error}").format(error=error)
+            said = _("it cannot be checked here: {error}", error=error)
             return Verdict(NOT_ATTEMPTED, said)
         try:
             wrong = next(filter(None, self._sentences(attempt)), None)

@@ -117,8 +117,7 @@ def show(found):
         )
     for student, (_marks, sentences) in found.items():
         for sentence in sentences:
-            row = _("{student}: {sentence}")
-            print(row.format(student=student, sentence=sentence))
+            print(_("{student}: {sentence}", student=student, sentence=sentence))
 
 
 def say_in_utf_8():
@@ -172,13 +171,13 @@ def main():
         marks = "  ".join(
             f"{number} {mark}" for number, mark in sorted(found[student][0].items())
         )
-        gaps = {
-            "done": len(found),
-            "all": len(by_student),
-            "student": student,
-            "marks": marks,
-        }
-        said = _("{done} of {all}: {student}  {marks}").format(**gaps)
+        said = _(
+            "{done} of {all}: {student}  {marks}",
+            done=len(found),
+            all=len(by_student),
+            student=student,
+            marks=marks,
+        )
         print(said.rstrip(), file=sys.stderr, flush=True)
 
     limits = arguments.seconds, arguments.total, arguments.jobs
@@ -189,11 +188,17 @@ def main():
     try:
         write(arguments.csv, found)
     except OSError as error:
-        said = _("the table is not in {path}: {error}")
-        sys.exit(said.format(path=arguments.csv, error=error))
+        sys.exit(
+            _("the table is not in {path}: {error}", path=arguments.csv, error=error)
+        )
     if len(found) < len(by_student):
-        said = _("interrupted: {done} of {all} students are in the table")
-        sys.exit(said.format(done=len(found), all=len(by_student)))
+        sys.exit(
+            _(
+                "interrupted: {done} of {all} students are in the table",
+                done=len(found),
+                all=len(by_student),
+            )
+        )
 
 
 if __name__ == "__main__":

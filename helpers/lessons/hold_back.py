@@ -60,7 +60,7 @@ class _HoldBack:
         if result.success and (names.get("prediction") is ... or _said):
             free = names.setdefault("show", show) is show
             call = "show()" if free else "predicted.show()"
-            print(_said or _("○ Predict first, or `{show}`.").format(show=call))
+            print(_said or _("○ Predict first, or `{show}`.", show=call))
         else:
             show()
 

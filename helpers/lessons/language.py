@@ -3,7 +3,7 @@
 `tools.translate` compiles the translations into `zh.mo`, which Python's own gettext
 reads, so that an installed course needs neither Babel nor the catalogues. A message is
 English, and the key under which its translation is found: `_("on rank {rank}, it is
-{x}").format(rank=2, x=3)`.
+{x}", rank=2, x=3)`. The doctor's `_` looks it up here, and fills the gaps.
 """
 
 import gettext
@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from helpers.doctor import words
-from helpers.doctor.words import N_, followed, listed
+from helpers.doctor.words import N_, _, followed, listed
 
 __all__ = ["N_", "_", "at", "followed", "language", "listed"]
 
@@ -22,17 +22,17 @@ __all__ = ["N_", "_", "at", "followed", "language", "listed"]
 VARIABLE = "EXTENDING_PYTORCH_LANGUAGE"
 
 
-def _(message):
+def translation(message):
     """The message in the edition's language; itself where it has no translation."""
     translations = _translations(language())
-    return translations.gettext(message) if translations and message else message
+    return translations.gettext(message) if translations else message
 
 
 def at(where, wrong):
     """What is wrong, and where; None if nothing is."""
     if not (where and wrong):
         return wrong
-    return _("{where}: {words}").format(where=where, words=wrong)
+    return _("{where}: {words}", where=where, words=wrong)
 
 
 def language():
@@ -73,7 +73,7 @@ def spaced(line):
     return re.sub(r"(?<=[一-鿿])(?=`\w)|(?<=\w`)(?=[一-鿿])", " ", line)
 
 
-words.translate = _  # the doctor speaks the language of the edition, too
+words.translate = translation  # which the doctor's sentences go through, too
 
 if language() != "en":  # and so do figures
     words.spaced = spaced

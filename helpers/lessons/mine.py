@@ -64,11 +64,18 @@ if __name__ == "__main__":
             f"there is no folder {source}: run this in a clone of the repository"
         )
     copied, changed = copy(source)
-    done = _("{n} chapters copied to {folder}; those that were there are untouched.")
-    print(done.format(n=len(copied), folder=ROOT / "mine"))
-    for name in changed:
-        again = _(
-            "{name} has changed since. To get the new one, rename yours, and run this "
-            "again."
+    print(
+        _(
+            "{n} chapters copied to {folder}; those that were there are untouched.",
+            n=len(copied),
+            folder=ROOT / "mine",
         )
-        print(again.format(name=name))
+    )
+    for name in changed:
+        print(
+            _(
+                "{name} has changed since. To get the new one, rename yours, and run this "
+                "again.",
+                name=name,
+            )
+        )

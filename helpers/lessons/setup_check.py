@@ -36,8 +36,8 @@ def _torch():
     if version == VERIFIED_WITH:
         return f"torch {version}", _("the version that every output was verified with")
     return f"torch {version}", _(
-        "outputs may differ: they were verified with {version}"
-    ).format(version=VERIFIED_WITH)
+        "outputs may differ: they were verified with {version}", version=VERIFIED_WITH
+    )
 
 
 def _version(*names):
@@ -74,10 +74,11 @@ def _compiler():
         command = find_compiler()
     except CompilerNotFoundError as error:
         return _("no C++ compiler"), _(
-            "chapters 07 to 09, 15 and 16 say so where they need it: {error}"
-        ).format(error=str(error))
+            "chapters 07 to 09, 15 and 16 say so where they need it: {error}",
+            error=str(error),
+        )
     name = "zig" if "ziglang" in command else Path(command[0]).name
-    return _("compiler {name}").format(name=name), _(
+    return _("compiler {name}", name=name), _(
         "chapters 07 to 09, 15 and 16 can build C++, and run CUDA on the CPU"
     )
 

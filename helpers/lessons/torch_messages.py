@@ -85,14 +85,14 @@ def _difference(line):
     for pattern, said in DIFFERENCES.items():
         if match := re.fullmatch(f"(.*?){pattern}", line):
             before, kernel, promise = match.groups()
-            return before + _(said).format(kernel=kernel, promise=promise)
+            return before + _(said, kernel=kernel, promise=promise)
     return None
 
 
 def raised(error):
     """The type of an exception, and what it says, in one sentence."""
     kind, message = type(error).__name__, in_one_sentence(error)
-    return _("{kind}: {message}").format(kind=kind, message=message)
+    return _("{kind}: {message}", kind=kind, message=message)
 
 
 def say(text, indent=""):

@@ -35,8 +35,10 @@ def or_say_why():
         line = (said or lines)[0]
         own = re.search(r"main\.cpp:(\d+):.*?error: (.*)", line)
         if own:  # the reader's text, not the machine
-            wrong = _("line {line} of the text does not compile: {error}").format(
-                line=own[1], error=own[2]
+            wrong = _(
+                "line {line} of the text does not compile: {error}",
+                line=own[1],
+                error=own[2],
             )
             raise NativeError(wrong) from None
         _missing = line

@@ -13,7 +13,7 @@ from helpers.doctor import examine, words
 from helpers.doctor.report import TEXTS, what_was
 from helpers.lessons.cases import BROKEN, HEALTHY, layers
 from helpers.lessons.judge.source import made_of, source_of
-from helpers.lessons.language import VARIABLE, _, spaced
+from helpers.lessons.language import VARIABLE, spaced, translation
 from tests.doctor.common import errors
 from tests.doctor.today import TODAY
 from tests.lessons.test_chinese import BESIDE_CODE, BLANK, english
@@ -58,7 +58,7 @@ def read(found, language):
 @functools.cache  # by the method, for a case has no hash
 def examined(examine, lines):
     def in_both(sentence):
-        return BOTH.format(sentence, _(sentence))
+        return BOTH.format(sentence, translation(sentence))
 
     with (
         mock.patch.dict("os.environ", {VARIABLE: "zh"}),

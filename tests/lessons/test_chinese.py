@@ -47,7 +47,6 @@ HERE_THERE_USES = (
 @pytest.fixture
 def chinese(monkeypatch):
     monkeypatch.setenv(VARIABLE, "zh")
-    monkeypatch.setattr(words, "translate", _)
     monkeypatch.setattr(words, "spaced", spaced)
 
 
@@ -56,10 +55,9 @@ def test_a_first_wrong_line(chinese):
     gaps |= {"text": "y = g * x"}
     for text in chain.PART, chain.MULTIPLE, chain.GRADIENT, chain.SHARE, chain.VALUE:
         for places in itertools.product(*HERE_THERE_USES):
-            here, there, uses = (words._(place).format(**gaps) for place in places)
+            here, there, uses = (_(place, **gaps) for place in places)
             places = {"here": here, "there": there, "uses": uses}
-            said = words._(text).format(**places, suspects=here, factor=2)
-            said = words.finished(said)
+            said = words.finished(_(text, **places, suspects=here, factor=2))
             assert not BLANK.search(said) and not BESIDE_CODE.search(said), said
 
 

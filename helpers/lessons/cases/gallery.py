@@ -35,7 +35,7 @@ def consult(name):
     report = patient.examine()
     finding = report.findings[0]
     # Without the line's number, which is that of a file of the helpers.
-    look = _("look at: {remedy}").format(remedy=finding.remedy)
+    look = _("look at: {remedy}", remedy=finding.remedy)
     advice = finding.change or look
     said = followed(finding.message, finding.meant)
     lines = [f"doctor ({finding.code}): {said}", advice]

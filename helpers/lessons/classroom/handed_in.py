@@ -42,8 +42,9 @@ async def verdicts(path, seconds, total):
     try:
         notebook = _read(path)
     except Exception as error:
-        said = _("{name} is no notebook: {error}")
-        return {}, [said.format(name=name, error=first_line(error))]
+        return {}, [
+            _("{name} is no notebook: {error}", name=name, error=first_line(error))
+        ]
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         try:
@@ -51,8 +52,13 @@ async def verdicts(path, seconds, total):
             await asyncio.to_thread(_copy_what_lies_beside, path, beside)
             failed, ended = await _run(cells, beside, record, seconds, total)
         except Exception as error:
-            said = _("{name} could not be run: {error}")
-            return {}, [said.format(name=name, error=first_line(error))]
+            return {}, [
+                _(
+                    "{name} could not be run: {error}",
+                    name=name,
+                    error=first_line(error),
+                )
+            ]
         marks = recorded(record)
     for count, cell in enumerate(cells, 1):
         if count in failed or ended and count >= max(failed):
@@ -70,7 +76,7 @@ async def verdicts(path, seconds, total):
         for (said, error), cells in cells_of.items()
     ]
     if not marks and not sentences:
-        sentences.append(_("{name} runs no check.").format(name=name))
+        sentences.append(_("{name} runs no check.", name=name))
     return marks, sentences
 
 

@@ -18,11 +18,14 @@ def try_exercises(path):
     try:
         module = _imported(path)
     except Exception as error:
-        said = _("{path} could not be imported: {error}")
-        return said.format(path=path, error=raises(error, NAMED))
+        return _(
+            "{path} could not be imported: {error}",
+            path=path,
+            error=raises(error, NAMED),
+        )
     found = [value for value in vars(module).values() if isinstance(value, Exercise)]
     if not found:
-        return _("{path} holds no Exercise").format(path=path)
+        return _("{path} holds no Exercise", path=path)
     unexpected = 0
     for exercise in found:
         print(f"{exercise.number} {exercise.name}")
@@ -30,7 +33,7 @@ def try_exercises(path):
             said, as_expected = _told(exercise, what, edits, expected, words)
             print(said)
             unexpected += not as_expected
-    return _("{count} not as expected").format(count=unexpected) if unexpected else None
+    return _("{count} not as expected", count=unexpected) if unexpected else None
 
 
 def _imported(path):
@@ -49,7 +52,7 @@ def _attempts(exercise):
     yield _("the reference"), {}, RIGHT, ""
     yield _("the stub"), None, NOT_ATTEMPTED, ""
     for count, (edits, words) in enumerate(exercise.wrong, 1):
-        yield _("wrong attempt {count}").format(count=count), edits, WRONG, words
+        yield _("wrong attempt {count}", count=count), edits, WRONG, words
 
 
 def _told(exercise, what, edits, expected, words):
@@ -58,14 +61,21 @@ def _told(exercise, what, edits, expected, words):
         source = exercise.cell if edits is None else exercise.edited(edits)
         attempt = exercise.made_of(source) if edits != {} else exercise.reference
     except Exception as error:  # an old text does not occur, a new one is no Python
-        said = _("  {what} cannot be made: {error}")
-        return said.format(what=what, error=raises(error, NAMED)), False
+        return _(
+            "  {what} cannot be made: {error}", what=what, error=raises(error, NAMED)
+        ), False
     verdict = exercise.judge(attempt)
     gaps = {"what": what, "mark": verdict.mark, "message": verdict.message}
     if verdict.mark != expected:
-        said = _("  {what}: {mark} {message} (expected {expected})")
-        return said.format(**gaps, expected=expected), False
+        return _(
+            "  {what}: {mark} {message} (expected {expected})",
+            **gaps,
+            expected=expected,
+        ), False
     if words not in verdict.message:
-        said = _("  {what}: {mark} {message} (expected the words {words!r})")
-        return said.format(**gaps, words=words), False
-    return _("  {what}: {mark} {message}").format(**gaps), True
+        return _(
+            "  {what}: {mark} {message} (expected the words {words!r})",
+            **gaps,
+            words=words,
+        ), False
+    return _("  {what}: {mark} {message}", **gaps), True

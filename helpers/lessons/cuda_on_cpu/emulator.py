@@ -125,7 +125,7 @@ def compiler_says(error, cell):
     if not first:
         return str(error)
     number, said = first.groups()
-    place = _(" in line {line} of the cell").format(line=number) if number else ""
+    place = _(" in line {line} of the cell", line=number) if number else ""
     hint = None
     before = [line for line in cell.splitlines()[: int(number or 0)] if line.strip()]
     if any(re.search(r"[^;{}\s]\s*//.*[;{]\s*$", line) for line in before[-2:]):
@@ -292,9 +292,7 @@ def run(
             else -1
         )
         if missing >= 0:
-            raise KernelError(
-                _("no thread writes {what}").format(what=f"{name}[{missing}]")
-            )
+            raise KernelError(_("no thread writes {what}", what=f"{name}[{missing}]"))
         if arena:
             ctypes.memmove(tensors[name].data_ptr(), places[name], tensors[name].nbytes)
     if watch:
@@ -387,25 +385,27 @@ def _error(request, tensors):
 
 
 def _sentence(fault, request, tensors):
-    who = _("thread {thread} of block {block}").format(
-        thread=tuple(request.fault_thread), block=tuple(request.fault_block)
+    who = _(
+        "thread {thread} of block {block}",
+        thread=tuple(request.fault_thread),
+        block=tuple(request.fault_block),
     )
     if fault is Fault.UNKNOWN_MEMORY:
-        return _("{who} touches memory that belongs to no array").format(who=who)
+        return _("{who} touches memory that belongs to no array", who=who)
     if fault is Fault.TRAP:
-        return _("{who} divides by zero, or uses an invalid address or index").format(
-            who=who
-        )
+        return _("{who} divides by zero, or uses an invalid address or index", who=who)
     if fault is Fault.TOO_LONG:
-        template = _("{who} does not end: it was stopped after {seconds:g} seconds")
-        return template.format(who=who, seconds=request.seconds)
+        return _(
+            "{who} does not end: it was stopped after {seconds:g} seconds",
+            who=who,
+            seconds=request.seconds,
+        )
     verb = (_("reads"), _("writes"), _("adds to"))[request.fault_kind]
     gaps = {"who": who, "verb": verb}
     if fault is Fault.MISALIGNED:
         return _(
             "{who} {verb} {bytes} bytes at {name}[{element}], an address that is no "
-            "multiple of {bytes}"
-        ).format(
+            "multiple of {bytes}",
             **gaps,
             bytes=request.fault_bytes,
             name=list(tensors)[request.fault_array],
@@ -415,28 +415,27 @@ def _sentence(fault, request, tensors):
         does = _("touches") if request.fault_kind else _("writes")
         return _(
             "{who} {verb} shared memory that thread {other} {does}, with no "
-            "__syncthreads between"
-        ).format(**gaps, other=tuple(request.fault_other), does=does)
+            "__syncthreads between",
+            **gaps,
+            other=tuple(request.fault_other),
+            does=does,
+        )
     if fault is Fault.SHARED_ADD:
         return _(
-            "{who} adds to shared memory: here, atomicAdd takes an element of an array"
-        ).format(who=who)
-    if fault is Fault.SHARED_OUTSIDE:
-        return _("{who} {verb} outside of its arrays in shared memory").format(**gaps)
-    if fault is Fault.SHARED_UNWRITTEN:
-        return _("{who} {verb} shared memory that nothing was written to").format(
-            **gaps
+            "{who} adds to shared memory: here, atomicAdd takes an element of an array",
+            who=who,
         )
+    if fault is Fault.SHARED_OUTSIDE:
+        return _("{who} {verb} outside of its arrays in shared memory", **gaps)
+    if fault is Fault.SHARED_UNWRITTEN:
+        return _("{who} {verb} shared memory that nothing was written to", **gaps)
     if fault is Fault.DIVERGED:
         does = _("has returned")
         if request.fault_other_line:
-            does = _("waits at another, in line {line}").format(
-                line=request.fault_other_line
-            )
+            does = _("waits at another, in line {line}", line=request.fault_other_line)
         return _(
             "{who} waits at the __syncthreads in line {place} of the source, but "
-            "thread {other} {does}: a block must meet at one barrier"
-        ).format(
+            "thread {other} {does}: a block must meet at one barrier",
             who=who,
             place=request.fault_line,
             other=tuple(request.fault_other),
@@ -446,24 +445,20 @@ def _sentence(fault, request, tensors):
     count = tensors[name].numel()
     gaps |= {"what": f"{name}[{request.fault_element}]", "name": name}
     gaps["elements"] = (
-        _("1 element") if count == 1 else _("{count} elements").format(count=count)
+        _("1 element") if count == 1 else _("{count} elements", count=count)
     )
     return {
-        Fault.OUTSIDE: _("{who} {verb} {what}, but {name} has {elements}").format(
-            **gaps
-        ),
-        Fault.READ_ONLY: _("{who} writes {what}, but {name} is const").format(**gaps),
-        Fault.WRITTEN_TWICE: _("{who} writes {what}, which was written before").format(
-            **gaps
-        ),
+        Fault.OUTSIDE: _("{who} {verb} {what}, but {name} has {elements}", **gaps),
+        Fault.READ_ONLY: _("{who} writes {what}, but {name} is const", **gaps),
+        Fault.WRITTEN_TWICE: _("{who} writes {what}, which was written before", **gaps),
         Fault.READ_UNWRITTEN: _(
             "{who} {verb} {what}, which nothing was written to (a pointer to an input "
-            "is const)"
-        ).format(**gaps),
+            "is const)",
+            **gaps,
+        ),
         Fault.UNORDERED: _(
             "{who} {verb} {what}, which thread {other} of block {other_block} touches, "
-            "too, and nothing orders the two"
-        ).format(
+            "too, and nothing orders the two",
             **gaps,
             other=tuple(request.fault_other),
             other_block=tuple(request.fault_other_block),

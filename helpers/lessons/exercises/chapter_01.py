@@ -33,13 +33,16 @@ def _is_legacy(attempt):
             yield _(
                 "`{name}` is a static method, as it is today. In 2017 {name} took "
                 "(self, {argument}), and arguments that were not tensors went to "
-                "`__init__`."
-            ).format(name=name, argument=argument)
+                "`__init__`.",
+                name=name,
+                argument=argument,
+            )
         if method is getattr(Function, name):
             yield _(
                 "it has no method `{name}`, nor inherits one. Look at spelling and "
-                "indentation."
-            ).format(name=name)
+                "indentation.",
+                name=name,
+            )
 
 
 def _instances_like(like, *feeds):
@@ -70,8 +73,10 @@ def _wrong_instance(attempt, arguments, like, x):
         gradient = output.grad_fn.apply(torch.ones_like(output))[1]
         if output.dtype == x.dtype != gradient.dtype:
             given, right = (str(t.dtype)[6:] for t in (gradient, x))
-            return _("`backward` returns {given} for `x`, which is {right}.").format(
-                given=given, right=right
+            return _(
+                "`backward` returns {given} for `x`, which is {right}.",
+                given=given,
+                right=right,
             )
     return explain_difference(
         lambda x: attempt(*arguments)(x),

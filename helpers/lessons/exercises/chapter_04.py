@@ -150,11 +150,11 @@ suspects = {
 def _is_the_wrong_one(answer):
     letter = str(answer).strip().upper()
     if letter not in suspects:
-        yield _('answer with one of "A", "B", "C" or "D"; got {answer!r}.').format(
-            answer=answer
+        yield _(
+            'answer with one of "A", "B", "C" or "D"; got {answer!r}.', answer=answer
         )
     if letter != "C":
-        yield _("the gradient of {letter} is right everywhere.").format(letter=letter)
+        yield _("the gradient of {letter} is right everywhere.", letter=letter)
 
 
 EXERCISE_3 = Exercise(

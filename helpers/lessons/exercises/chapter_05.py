@@ -98,8 +98,10 @@ def _multiplies(attempt):
         needed, kept = x.requires_grad, x.grad
         right = functional.hvp(f, x.detach(), v)[1]
         gradient = functional.jacobian(f, x.detach())
-        where = _("for x of shape {shape}, requires_grad={needed}").format(
-            shape=tuple(x.shape), needed=needed
+        where = _(
+            "for x of shape {shape}, requires_grad={needed}",
+            shape=tuple(x.shape),
+            needed=needed,
         )
         _Counted.backwards = 0
         needs.clear()
@@ -116,7 +118,7 @@ def _multiplies(attempt):
                 if False in needs
                 else _("(Does the first derivative have a history?)")
             )
-            wrong = _("it raises: {error}").format(error=error)
+            wrong = _("it raises: {error}", error=error)
             yield at(where, followed(wrong, why if asks else None))
         if alike(given, right + gradient):
             yield at(
@@ -133,8 +135,9 @@ def _multiplies(attempt):
             )
         if _Counted.backwards > 2:
             yield _(
-                "the values are right, but f was differentiated {backwards} times."
-            ).format(backwards=_Counted.backwards)
+                "the values are right, but f was differentiated {backwards} times.",
+                backwards=_Counted.backwards,
+            )
         spoilt = x.grad is not kept or kept is not None and not kept.eq(1).all()
         if spoilt or not torch.equal(x, before) or x.requires_grad != needed:
             yield _(
@@ -286,13 +289,15 @@ def _third_derivative(attempt):
     try:
         given = third(attempt.apply)
     except Exception as error:
-        yield _("the third derivative raises {error}").format(error=raised(error))
+        yield _("the third derivative raises {error}", error=raised(error))
     if not alike(given, right := third(torch.lgamma)):
         yield _(
             "the third derivative is silently wrong: of LogGamma(x) + x³ at 1.5, it is "
             "{given:.4g}, but {right:.4g} is right. Is the formula of the second "
-            "`backward` right, and does its result have a history?"
-        ).format(given=given[0], right=right[0])
+            "`backward` right, and does its result have a history?",
+            given=given[0],
+            right=right[0],
+        )
 
 
 TWICE = """class PsiTimes(Function):

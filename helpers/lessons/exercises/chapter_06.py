@@ -206,7 +206,7 @@ def _loads(dense, size, bias, wrap):
             hook = _(
                 "(The hook ran, but its dict still has the old keys: change that dict.)"
             )
-        wrong = _("a checkpoint of nn.Linear does not load: {said}.").format(said=said)
+        wrong = _("a checkpoint of nn.Linear does not load: {said}.", said=said)
         yield followed(wrong, hook)
     if not (list(state) == list(before) and alike(state, before)):
         yield _("loading has changed the caller's state_dict.")
@@ -222,14 +222,13 @@ def _loads(dense, size, bias, wrap):
         twin.load_state_dict(module.state_dict())
     except Exception as error:
         message = _in_one_line(error)
-        yield _("its own checkpoint no longer loads: {message}.").format(
-            message=message
-        )
+        yield _("its own checkpoint no longer loads: {message}.", message=message)
     for name, parameter in module.named_parameters():
         if not torch.equal(twin.get_parameter(name), parameter):
             yield _(
-                "its own checkpoint loads, but `{name}` comes back with other values."
-            ).format(name=name)
+                "its own checkpoint loads, but `{name}` comes back with other values.",
+                name=name,
+            )
 
 
 def _in_one_line(error):

@@ -78,9 +78,7 @@ def _runs(source):
         x = with_zeros(channels, height, width, dtype=torch.float32)
         weight = with_zeros(channels, K, K, dtype=torch.float32, seed=1)
         y = torch.empty_like(x)
-        where = _("with x of shape {shape} and K = {K}").format(
-            shape=tuple(x.shape), K=K
-        )
+        where = _("with x of shape {shape} and K = {K}", shape=tuple(x.shape), K=K)
         arrays = {
             "x": x,
             "weight": weight,
@@ -156,19 +154,23 @@ def _explained(error, count, threads):
 
     `count` threads own an element.
     """
-    said = _("{error}.").format(error=error)
+    said = _("{error}.", error=error)
     number = error.thread and error.thread[0] + threads * error.block[0]
     once = _("Sum in a variable of the thread, and write once")
     if error.fault == emulator.Fault.READ_UNWRITTEN and error.array == "y":
         unwritten = _(
-            "thread {number} reads y[{element}], which holds no value yet."
-        ).format(number=number, element=error.element)
+            "thread {number} reads y[{element}], which holds no value yet.",
+            number=number,
+            element=error.element,
+        )
         return followed(unwritten, once)
     if error.fault == emulator.Fault.WRITTEN_TWICE:
         return followed(said, once if number == error.element else None)
     if error.thread and number >= count:
-        owns = _("y has {count} elements: thread {number} owns none").format(
-            count=count, number=number
+        owns = _(
+            "y has {count} elements: thread {number} owns none",
+            count=count,
+            number=number,
         )
         return followed(said, owns)
     return str(error)
@@ -346,20 +348,28 @@ def _as_unfold_says(attempt):
             if pair != expected:
                 call = _(
                     "input ({y}, {x}), tap ({i}, {j}), output {height} x {width}, "
-                    "stride {stride}, padding {padding}, dilation {dilation}"
-                ).format(
-                    y=y, x=x, i=i, j=j, height=out_height, width=out_width, **options
+                    "stride {stride}, padding {padding}, dilation {dilation}",
+                    y=y,
+                    x=x,
+                    i=i,
+                    j=j,
+                    height=out_height,
+                    width=out_width,
+                    **options,
                 )
-                wrong = _("it returns {given!r}, but {expected} is right.").format(
-                    given=given, expected=expected
+                wrong = _(
+                    "it returns {given!r}, but {expected} is right.",
+                    given=given,
+                    expected=expected,
                 )
                 why = _why_not(pair, (y, x), (i, j), **options)
                 yield at(call, followed(wrong, why))
             if expected and not all(isinstance(index, int) for index in pair):
                 yield _(
                     "it returns {given!r}, but an index is an integer. // gives one, "
-                    "where the division leaves no remainder."
-                ).format(given=given)
+                    "where the division leaves no remainder.",
+                    given=given,
+                )
 
 
 def _why_not(pair, pixel, tap, stride, padding, dilation):
@@ -375,8 +385,10 @@ def _why_not(pair, pixel, tap, stride, padding, dilation):
         return _("The exact position is a fraction, so no output pixel lies there.")
     reads = tuple(h * stride - s for h, s in zip(pair, shifts, strict=True))
     return _(
-        "With that tap, output pixel {pair} reads the input pixel {reads}."
-    ).format(pair=pair, reads=reads)
+        "With that tap, output pixel {pair} reads the input pixel {reads}.",
+        pair=pair,
+        reads=reads,
+    )
 
 
 def _plain(value):

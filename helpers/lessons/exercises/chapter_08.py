@@ -75,7 +75,7 @@ void exp_backward(const double *grad_output, const double *y, double *grad_input
 
 def _exp_cases(library):
     def forward(x):
-        where = _("count {count}").format(count=len(x))
+        where = _("count {count}", count=len(x))
         arguments = {"x": x, "y": torch.empty_like(x), "count": len(x)}
         return _tried(where, x.exp(), library, "exp_forward", arguments, "y")
 
@@ -86,7 +86,7 @@ def _exp_cases(library):
         yield forward(random(count + 7))  # backward must not remember its count
         grad_output, y = with_zeros(count, seed=1), x.exp()
         yield _tried(
-            _("count {count}").format(count=count),
+            _("count {count}", count=count),
             grad_output * y,
             library,
             "exp_backward",
@@ -192,8 +192,7 @@ def _product_cases(library):
                 "columns": columns,
             }
             where = _(
-                "{types}, shape ({rows}, {columns}), x {x_layout}, w {w_layout}"
-            ).format(
+                "{types}, shape ({rows}, {columns}), x {x_layout}, w {w_layout}",
                 types=types,
                 rows=rows,
                 columns=columns,
@@ -276,8 +275,12 @@ def _energy_cases(library):
                 "columns": columns,
             }
             where = _(
-                "{types}, x of shape ({rows}, {columns}), grad_output {what}"
-            ).format(types=types, rows=rows, columns=columns, what=what)
+                "{types}, x of shape ({rows}, {columns}), grad_output {what}",
+                types=types,
+                rows=rows,
+                columns=columns,
+                what=what,
+            )
             yield _tried(
                 where,
                 grad[:, None] * x,

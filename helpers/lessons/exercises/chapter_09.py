@@ -36,21 +36,24 @@ def _promises(attempt, n, size, step, dtype):
     try:
         given = attempt(x, size, step)
     except Exception as error:
-        yield _("given a tensor without data, it raises {message}").format(
-            message=raised(error)
+        yield _(
+            "given a tensor without data, it raises {message}", message=raised(error)
         )
     right = x.new_empty((n - size) // step + 1, size)
     yield wrong_outputs(given, right, what=_("the result"), numbers=False)
     if given.device.type != "meta":
         yield _(
             'x is on the device "meta" (a device without data, used to test the promise), but it '
-            'promises "{type}".'
-        ).format(type=given.device.type)
+            'promises "{type}".',
+            type=given.device.type,
+        )
     if not given.is_contiguous():
         yield _(
             "it promises the strides {stride}, but the kernel's result is "
-            "contiguous, with strides {right}."
-        ).format(stride=given.stride(), right=right.stride())
+            "contiguous, with strides {right}.",
+            stride=given.stride(),
+            right=right.stride(),
+        )
 
 
 def _serves_every_length(attempt):
@@ -81,25 +84,32 @@ def _serves_every_length(attempt):
         except Exception as error:
             problem = _(
                 "with a symbol for the length, PyTorch says: {message} With a symbol "
-                "you may use +, -, * and //."
-            ).format(message=in_one_sentence(error))
+                "you may use +, -, * and //.",
+                message=in_one_sentence(error),
+            )
         if elsewhere:
-            yield _('x is on the device "cpu", but it promises "{elsewhere}".').format(
-                elsewhere=elsewhere[0]
+            yield _(
+                'x is on the device "cpu", but it promises "{elsewhere}".',
+                elsewhere=elsewhere[0],
             )
         yield problem
         expected, right = rows(x)
         if not torch.equal(sums, expected) or count != right:
             yield _(
                 "compiled, and called with {n} elements: {count} windows, but "
-                "{right} is right."
-            ).format(n=n, count=count, right=right)
+                "{right} is right.",
+                n=n,
+                count=count,
+                right=right,
+            )
     if len(graphs) > 1:
         yield _(
             "it is right, but compiled with dynamic=True it needs {count} graphs for "
             "the lengths {names}. Something in it turns a symbolic size into a fixed "
-            "number, or compares the two."
-        ).format(count=len(graphs), names=", ".join(map(str, lengths)))
+            "number, or compares the two.",
+            count=len(graphs),
+            names=", ".join(map(str, lengths)),
+        )
 
 
 WINDOWS = (  # elements, size, step, dtype
@@ -184,10 +194,11 @@ def _passes(make):
     try:
         op = _operator(make)
     except Exception as error:
-        yield _("your code raises {message}").format(message=raised(error))
+        yield _("your code raises {message}", message=raised(error))
     if not isinstance(op, (CustomOpDef, OpOverload)):
-        yield _("it must return the operator, got a value of type {kind}.").format(
-            kind=type(op).__name__
+        yield _(
+            "it must return the operator, got a value of type {kind}.",
+            kind=type(op).__name__,
         )
     numbers = torch.linspace(-2, 2, 12, dtype=torch.float64).view(3, 4)
     samples = {
@@ -214,8 +225,11 @@ def _passes(make):
             )
         for test, result in results.items():
             if result != "SUCCESS":
-                yield _("{test}, sample `{name}`: {message}").format(
-                    test=test, name=name, message=in_one_sentence(result)
+                yield _(
+                    "{test}, sample `{name}`: {message}",
+                    test=test,
+                    name=name,
+                    message=in_one_sentence(result),
                 )
 
 
@@ -290,13 +304,15 @@ def _compiles(attempt):
         try:
             compiled(x.requires_grad_(), 2.0)
         except Exception as error:
-            yield _("there is still a break. PyTorch says: {message}").format(
-                message=in_one_sentence(error)
+            yield _(
+                "there is still a break. PyTorch says: {message}",
+                message=in_one_sentence(error),
             )
     if len(graphs) > 2:  # float64 and float32
         yield _(
-            "no break, but {count} graphs where 2 are enough, one per dtype."
-        ).format(count=len(graphs))
+            "no break, but {count} graphs where 2 are enough, one per dtype.",
+            count=len(graphs),
+        )
 
 
 FACTOR = "(limit / norm.clamp(min=limit))"

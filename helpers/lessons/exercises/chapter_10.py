@@ -35,11 +35,13 @@ def _under(like, tensors, *names):
             try:
                 given = under(lambda *tensors: attempt.apply(*tensors))(*tensors)
             except Exception as error:
-                yield _("under `{name}` it raises {message}").format(
-                    name=name, message=raised(error)
+                yield _(
+                    "under `{name}` it raises {message}",
+                    name=name,
+                    message=raised(error),
                 )
             if not alike(given, under(like)(*tensors)):
-                yield _("under `{name}` it is silently wrong.").format(name=name)
+                yield _("under `{name}` it is silently wrong.", name=name)
 
     return sentences
 
@@ -144,7 +146,7 @@ def _goes_forward(attempt):
         try:
             slope = jvp(lambda a, b: attempt.apply(a, b), tensors, tensors[::-1])[1]
         except Exception as error:
-            yield _("in forward mode it raises {message}").format(message=raised(error))
+            yield _("in forward mode it raises {message}", message=raised(error))
         right = jvp(torch.mul, tensors, tensors[::-1])[1]
         yield at(
             _("in forward mode"),
@@ -159,8 +161,10 @@ def _goes_forward(attempt):
         if not alike(*second):
             yield _(
                 "the tangent is right, but not its own derivative: "
-                "`{outer}({inner}(f))` is silently wrong."
-            ).format(outer=outer.__name__, inner=inner.__name__)
+                "`{outer}({inner}(f))` is silently wrong.",
+                outer=outer.__name__,
+                inner=inner.__name__,
+            )
 
 
 def _saves_in_one_order(attempt):
@@ -182,8 +186,9 @@ def _saves_in_one_order(attempt):
         if alike(alone, right) and not alike(under, right_under):
             yield _(
                 "through `vmap(f, {in_dims})` the gradient is silently wrong. Look "
-                "at: the order in save_for_backward and in save_for_forward."
-            ).format(in_dims=in_dims)
+                "at: the order in save_for_backward and in save_for_forward.",
+                in_dims=in_dims,
+            )
 
 
 RULE = "a_tangent * b + a * b_tangent"
@@ -288,7 +293,7 @@ def _says_where(attempt):
     The doctor says the rest.
     """
     for in_dims in everywhere(2):
-        where = _("with in_dims={in_dims}").format(in_dims=in_dims)
+        where = _("with in_dims={in_dims}", in_dims=in_dims)
         batches = _batches(MATRICES, in_dims)
         try:
             given, right = (
@@ -301,8 +306,9 @@ def _says_where(attempt):
             yield _(
                 "{place} the result has the batch twice. Look at: 0 and None, which "
                 "are different in in_dims, but both false; and the second value that "
-                "the rule returns."
-            ).format(place=where)
+                "the rule returns.",
+                place=where,
+            )
         moved = any(
             alike(given.movedim(0, dim), right) for dim in range(1, right.dim())
         )
@@ -310,14 +316,17 @@ def _says_where(attempt):
             yield _(
                 "{place} the numbers are right, but `vmap` finds them in the wrong "
                 "place. Look at: the second value that the rule returns, which says "
-                "where the batch is in the result."
-            ).format(place=where)
+                "where the batch is in the result.",
+                place=where,
+            )
         for name, slope in zip(("x", "weight"), slopes, strict=True):
             if alike(given, right) and not slope.any():
                 yield _(
                     "{place} the values are right, but the gradient of `{name}` is "
-                    "0. Look at: .detach(), .data and torch.no_grad in the rule."
-                ).format(place=where, name=name)
+                    "0. Look at: .detach(), .data and torch.no_grad in the rule.",
+                    place=where,
+                    name=name,
+                )
 
 
 def _has_a_rule(like, *tensors):
@@ -327,15 +336,15 @@ def _has_a_rule(like, *tensors):
     def sentences(attempt):
         for in_dims in [*everywhere(2), (1, None), (None, 1)]:
             batches = _batches(tensors, in_dims)
-            where = _("with in_dims={in_dims}").format(in_dims=in_dims)
+            where = _("with in_dims={in_dims}", in_dims=in_dims)
             rule = lambda f, in_dims=in_dims: vmap(f, in_dims)  # noqa: E731
             yield _unlike(attempt.apply, like, rule, batches, where)
             slopes = [
                 grad(loss(rule(f)), floats)(*batches) for f in (attempt.apply, like)
             ]
             if not alike(*slopes):
-                yield _("the values are right, but not grad of vmap, {place}.").format(
-                    place=where
+                yield _(
+                    "the values are right, but not grad of vmap, {place}.", place=where
                 )
 
     return sentences
@@ -359,9 +368,7 @@ def _unlike(f, like, rule, batches, where):
     try:
         given = rule(lambda x, w: f(x, w))(*batches)
     except Exception as error:
-        return _("{place} it raises {message}").format(
-            place=where, message=raised(error)
-        )
+        return _("{place} it raises {message}", place=where, message=raised(error))
     wrong = wrong_outputs(given, right, differentiable=False, what=_("the output"))
     return wrong and f"{where} {wrong}"
 
@@ -461,7 +468,7 @@ def _takes_from_batches(attempt):
     """Of samples of any number of dimensions; of whole numbers, so that sums are exact."""
     index = torch.tensor([3, 0, 3, 1])
     for x in (random(5, 2), random(5), random(5, 2, 3).mul(9).round().float()):
-        place = _("with samples of shape {shape}").format(shape=tuple(x.shape))
+        place = _("with samples of shape {shape}", shape=tuple(x.shape))
         wrong = next(filter(None, _has_a_rule(_take, x, index)(attempt)), None)
         yield wrong and at(place, wrong)
 

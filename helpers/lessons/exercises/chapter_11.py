@@ -370,8 +370,9 @@ def _reviewed(attempt):
     x = torch.linspace(-1, 2, 12, dtype=torch.float64).reshape(3, 4)
     given = attempt()
     if not isinstance(given, dict):
-        yield _("it must return a dict, got a value of type {kind}.").format(
-            kind=type(given).__name__
+        yield _(
+            "it must return a dict, got a value of type {kind}.",
+            kind=type(given).__name__,
         )
     for fn in HANDED_IN:
         found = [
@@ -381,19 +382,18 @@ def _reviewed(attempt):
         ]
         name, said = fn.__name__, given.get(fn.__name__)
         if not isinstance(said, str):
-            yield _("`{name}` has no verdict yet: accept, or a code.").format(name=name)
+            yield _("`{name}` has no verdict yet: accept, or a code.", name=name)
         said = said.strip("[] ").lower()
         if found and said == "accept":
-            yield _("`{name}` is accepted, but the doctor finds an error.").format(
-                name=name
-            )
+            yield _("`{name}` is accepted, but the doctor finds an error.", name=name)
         elif not found and said != "accept":
             yield _(
                 "`{name}` is rejected, but its gradient is right. Which line of the "
-                "report says what was judged?"
-            ).format(name=name)
+                "report says what was judged?",
+                name=name,
+            )
         elif found and said not in found:
-            yield _("`{name}` is rejected, but for another reason.").format(name=name)
+            yield _("`{name}` is rejected, but for another reason.", name=name)
 
 
 EXERCISE_6 = Exercise(

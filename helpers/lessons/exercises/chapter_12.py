@@ -52,8 +52,8 @@ def _drops_independently(attempt):
     x, p = FED[""]
     masks = {tuple((attempt.apply(x[0, :200], p) == 0).tolist()) for _ in range(200)}
     if len(masks) < 200:
-        yield _("200 calls drop only {count} different sets of elements.").format(
-            count=len(masks)
+        yield _(
+            "200 calls drop only {count} different sets of elements.", count=len(masks)
         )
     if len(set(map(sum, masks))) == 1:
         yield _(
@@ -74,19 +74,19 @@ def _drops(attempt, x, p):
         factor = (y / x)[strange][0].item()
         yield _(
             "an element of the result is {factor:.9g} times that of x; 0 or 1/(1 - "
-            "p) is right."
-        ).format(factor=factor)
+            "p) is right.",
+            factor=factor,
+        )
     share = dropped.double().mean().item()
     for dim in range(x.dim() if 0 < share < 1 and x.dim() > 1 else 0):
         if torch.equal(dropped, dropped.narrow(dim, 0, 1).expand(y.shape)):
             yield _(
                 "what is dropped is the same all along dimension {dim}: not "
-                "independently."
-            ).format(dim=dim)
+                "independently.",
+                dim=dim,
+            )
     if abs(share - p) > 3 * (p / y.numel()) ** 0.5:
-        yield _("with p = {p}, the share of zeros is {share:.2f}.").format(
-            p=p, share=share
-        )
+        yield _("with p = {p}, the share of zeros is {share:.2f}.", p=p, share=share)
     torch.manual_seed(0)
     if not torch.equal(attempt.apply(x, p), y):
         yield _("two calls, each after torch.manual_seed(0), drop different elements.")
@@ -107,8 +107,9 @@ def _drops(attempt, x, p):
             factor = (given / weight)[~dropped][0].item()
             yield _(
                 "where nothing was dropped, the gradient is {factor:.4g} times "
-                "grad_output; the factor of forward is right."
-            ).format(factor=factor)
+                "grad_output; the factor of forward is right.",
+                factor=factor,
+            )
     if not torch.equal(torch.get_rng_state(), state):
         yield _("backward changes the random state of the program: later draws differ.")
     handed, second = weight.clone().requires_grad_(), None
@@ -143,14 +144,16 @@ def _keeps_a_bit(attempt):
     bits = 8 * kept.total / x.numel()
     if bits > 1.5:
         yield _(
-            "it is right, but it saves {bits:.0f} bits for each element, where 1 is enough."
-        ).format(bits=bits)
+            "it is right, but it saves {bits:.0f} bits for each element, where 1 is enough.",
+            bits=bits,
+        )
     hidden = bytes_hidden(attempt.apply, x, 0.25)
     if 8 * hidden > 4 * x.numel():  # bits that NumPy packed are counted twice
         yield _(
             "it is right, but {hidden:,} bytes stay alive for backward, in tensors, "
-            "arrays, lists or functions that the hooks do not see."
-        ).format(hidden=hidden)
+            "arrays, lists or functions that the hooks do not see.",
+            hidden=hidden,
+        )
 
 
 FORWARD = """ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))
@@ -245,29 +248,39 @@ def _in_parts(attempt, size):
         result = attempt.apply(x, weight, size)
         forward = alive.peak
         grad(result.sum(), (x, weight))
-    asked = _("with {rows} rows, {classes} classes and size = {size}").format(
-        rows=rows, classes=classes, size=size
+    asked = _(
+        "with {rows} rows, {classes} classes and size = {size}",
+        rows=rows,
+        classes=classes,
+        size=size,
     )
     for when, held in (("forward", forward), ("backward", alive.peak)):
         if held > whole / 4:
             yield _(
                 "it is right, but {asked}, {when} holds {bytes_there:,} bytes at a "
-                "time; all logits are {whole:,}."
-            ).format(asked=asked, when=when, bytes_there=held, whole=whole)
+                "time; all logits are {whole:,}.",
+                asked=asked,
+                when=when,
+                bytes_there=held,
+                whole=whole,
+            )
     for shape, operation in sorted(alive.results, reverse=True):
         if classes in shape and shape not in (weight.shape, weight.t().shape):
             yield _(
                 "it is right, but it has {classes} columns at a time: cut weight, "
-                "not x."
-            ).format(classes=classes)
+                "not x.",
+                classes=classes,
+            )
         widest = max([n for n in shape if n != rows] or [rows])
         # A number for each part.
         one_each = widest == -(-classes // size) and operation != "mm"
         if rows in shape and len(shape) > 1 and widest > size and not one_each:
             yield _(
                 "it is right, but with size = {size}, a tensor of {made} logits is "
-                "made."
-            ).format(size=size, made=" × ".join(map(str, shape)))
+                "made.",
+                size=size,
+                made=" × ".join(map(str, shape)),
+            )
 
 
 SUMMED = """        for part in weight.split(size):
@@ -344,8 +357,10 @@ def _inverts(attempt):
     for name, those in calls.items():
         if len(those) != 1:
             yield _(
-                "`{name}` must be called once; it was called {count} times."
-            ).format(name=name, count=len(those))
+                "`{name}` must be called once; it was called {count} times.",
+                name=name,
+                count=len(those),
+            )
     if not alike(calls["g"][0][0], y1):
         yield _(
             "`g` was called with another argument than in forward. What did it get "
@@ -366,8 +381,9 @@ def _inverts(attempt):
         if not alike(calls[name][0][0], x2):
             yield _(
                 "x2 is right, but `{name}` was called with another argument than in "
-                "forward."
-            ).format(name=name)
+                "forward.",
+                name=name,
+            )
     unscaled = [(y1 - shift) * factor for factor in (1, scale.exp(), 1 / scale, scale)]
     one_term = y1 - shift * torch.exp(-scale)
     misses = {

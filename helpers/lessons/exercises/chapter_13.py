@@ -36,15 +36,18 @@ def _has_forward_mode(attempt):
         given = along(lambda x: attempt(x, -2, 1))(NUMBERS)
     except Exception as error:
         yield _(
-            "`backward` is right, but forward mode (torch.func.jvp) raises: {message}"
-        ).format(message=first_line(error))
+            "`backward` is right, but forward mode (torch.func.jvp) raises: {message}",
+            message=first_line(error),
+        )
     right = along(lambda x: _in_range(x, -2, 1))(NUMBERS)
     if not alike(given, right):
         yield _(
             "`backward` is right, but the derivative in forward mode "
             "(torch.func.jvp) is not: its largest element is {given:.4g}, and "
-            "{right:.4g} is right."
-        ).format(given=given.abs().max(), right=right.abs().max())
+            "{right:.4g} is right.",
+            given=given.abs().max(),
+            right=right.abs().max(),
+        )
 
 
 def _is_exact(attempt):
@@ -53,8 +56,10 @@ def _is_exact(attempt):
     if given.tolist() != [-1, -1, 1, 1]:
         yield _(
             "in float16, {numbers} between -1 and 1 becomes {given}: adding a large "
-            "number and subtracting it again loses digits; inf - inf and inf times 0 are nan."
-        ).format(numbers=large.tolist(), given=given.tolist())
+            "number and subtracting it again loses digits; inf - inf and inf times 0 are nan.",
+            numbers=large.tolist(),
+            given=given.tolist(),
+        )
 
 
 EXERCISE_1 = Exercise(
@@ -212,8 +217,9 @@ def _ends(attempt):
         if len(forward.operations) == 5000:
             yield _(
                 "`forward` does not end for {value}. It must take at most 60 steps, "
-                "whatever the numbers are."
-            ).format(value=numbers.flatten().tolist())
+                "whatever the numbers are.",
+                value=numbers.flatten().tolist(),
+            )
         if {"sqrt", "rsqrt"} & {*forward.operations}:
             yield _(
                 "`forward` calls PyTorch's own root. Find the root by Newton's steps."
@@ -235,13 +241,14 @@ def _goes_by_the_theorem(attempt):
         if len(backward.operations) > 20:
             yield _(
                 "`backward` takes {count} operations. It need not iterate: "
-                "differentiate both sides of z · z = a."
-            ).format(count=len(backward.operations))
+                "differentiate both sides of z · z = a.",
+                count=len(backward.operations),
+            )
 
 
 def _is_the_root(attempt):
     for a in OTHERS:
-        of = _("of {value}, {dtype}").format(value=a.tolist(), dtype=a.dtype)
+        of = _("of {value}, {dtype}", value=a.tolist(), dtype=a.dtype)
         (leaf,) = copies([a])
         given, right = attempt.apply(leaf), a.sqrt()
         yield at(of, wrong_outputs(given, right, differentiable=False, numbers=False))
@@ -316,7 +323,7 @@ def _weights_each_draw(attempt):
     for n in (2, 3, 7):
         costs = (random(n).abs() + 1).requires_grad_()
         log_probs = (-random(n, seed=1).abs()).requires_grad_()
-        where = _("with {n} draws").format(n=n)
+        where = _("with {n} draws", n=n)
         given = attempt(costs, log_probs)
         yield wrong_outputs(given, costs.sum(), what=_("the result"), numbers=False)
         to_costs, to_log_probs = torch.autograd.grad(

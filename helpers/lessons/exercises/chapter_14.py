@@ -67,8 +67,9 @@ def _gathers(attempt, size, rows, columns, silent):
         if not alike(output, whole):
             yield _(
                 "on rank {rank}, `forward` does not return all rows; leave it "
-                "unchanged."
-            ).format(rank=rank)
+                "unchanged.",
+                rank=rank,
+            )
     yield from (wrong for *_, wrong in answers)
     for rank in reversed(range(size)):
         misses = {
@@ -168,8 +169,8 @@ def _mean_and_slope(answer):
         return mean, None, None
     wrong = changed_in_place(x=(kept, before))
     if short.dtype != torch.float32:
-        wrong = _("where `x` is torch.float32, the result is {dtype}.").format(
-            dtype=short.dtype
+        wrong = _(
+            "where `x` is torch.float32, the result is {dtype}.", dtype=short.dtype
         )
     if wrong:
         return mean, wrong, None
@@ -241,8 +242,9 @@ def _is_the_mean(attempt, size):
             yield _(
                 "mean and gradient are right. But on rank {rank} the second "
                 "derivative is silently wrong: autograd does not see what `backward` "
-                "sends. Does each sum go through `collectives.all_reduce`?"
-            ).format(rank=rank)
+                "sends. Does each sum go through `collectives.all_reduce`?",
+                rank=rank,
+            )
 
 
 EXERCISE_2 = Exercise(
@@ -407,15 +409,17 @@ def _finds(attempt):
             if len(set(map(str, given))) > 1:
                 yield _(
                     "the processes answer differently: {names}. Each computes a "
-                    "part; compare the sums."
-                ).format(names=", ".join(map(str, given)))
+                    "part; compare the sums.",
+                    names=", ".join(map(str, given)),
+                )
             answer = given[0]
             if answer != where:
                 if where is not None and type(answer) is int and 0 <= answer < size:
                     why = _(
                         "The backward of rank {given} is right, up to rounding. Are "
-                        "both products summed over the processes?"
-                    ).format(given=answer)
+                        "both products summed over the processes?",
+                        given=answer,
+                    )
                 template = _("where rank {rank} is wrong, it answers {answer}.")
                 if where is None:
                     template = _("where all are right, it answers {answer}.")
@@ -480,7 +484,7 @@ def _broadcasts(attempt, size, silent):
     yield wrong
     for rank, (output, gradient, wrong) in enumerate(answers):
         if not alike(output, random(2, 3)):
-            yield _("on rank {rank}, it is not the tensor of rank 0.").format(rank=rank)
+            yield _("on rank {rank}, it is not the tensor of rank 0.", rank=rank)
         yield wrong
         misses = {
             _(

@@ -47,29 +47,33 @@ def _as_counted(attempt, K, channels, rows):
     given = given.tolist() if hasattr(given, "tolist") else given
     pair = isinstance(given, (tuple, list)) and len(given) == 2
     if not pair or not all(isinstance(n, Number | torch.Tensor) for n in given):
-        yield _("return two numbers, got {given!r}.").format(given=given)
+        yield _("return two numbers, got {given!r}.", given=given)
     loads, products = given
     if (loads, products) == expected[::-1] != expected:
-        yield _("{one} and {other}. The other way round?").format(
-            one=loads, other=products
-        )
+        yield _("{one} and {other}. The other way round?", one=loads, other=products)
     if products != expected[1]:
-        yield _("{given} multiply-adds, but it makes {expected}.").format(
-            given=products, expected=expected[1]
+        yield _(
+            "{given} multiply-adds, but it makes {expected}.",
+            given=products,
+            expected=expected[1],
         )
     if loads != expected[0]:
         yield _(
             "{given} loads, but it makes {expected}, {inputs} of the input and "
-            "{weights} of the weight."
-        ).format(given=loads, expected=expected[0], inputs=inputs, weights=weights)
+            "{weights} of the weight.",
+            given=loads,
+            expected=expected[0],
+            inputs=inputs,
+            weights=weights,
+        )
 
 
 def _refused(error, where, *more):
     """What the emulator, or the compiler before it, says of a source."""
     said = re.search(r"error: (.*)", error.compiler)
     if said:
-        return _("it does not compile: {said}.").format(said=said[1])
-    return at(where, followed(_("{error}.").format(error=error), *more))
+        return _("it does not compile: {said}.", said=said[1])
+    return at(where, followed(_("{error}.", error=error), *more))
 
 
 EXERCISE_1 = Exercise(
@@ -159,9 +163,7 @@ def _compiles_for_cuda(source):
         every_architecture.machine_code(90, source, ["taps"])
     except every_architecture.NvrtcError as error:
         said = re.search(r"error: (.*)", str(error))
-        yield _("it runs here, but CUDA's compiler refuses it: {said}.").format(
-            said=said[1]
-        )
+        yield _("it runs here, but CUDA's compiler refuses it: {said}.", said=said[1])
     except ImportError:
         return  # there is none to ask
 
@@ -205,8 +207,9 @@ def _loads_once(source):
                 where,
                 _(
                     "the numbers are right, but `__shared__` memory is loaded each "
-                    "time, too: {count} loads by thread 2. Use registers."
-                ).format(count=reads.count("__shared__")),
+                    "time, too: {count} loads by thread 2. Use registers.",
+                    count=reads.count("__shared__"),
+                ),
             )
         for name, needed in (("weight", 3), ("x", 3 * channels)):
             if reads.count(name) > needed and channels:
@@ -214,8 +217,11 @@ def _loads_once(source):
                     where,
                     _(
                         "the numbers are right, but thread 2 loads from `{name}` "
-                        "{count} times, and needs {needed} elements of it."
-                    ).format(name=name, count=reads.count(name), needed=needed),
+                        "{count} times, and needs {needed} elements of it.",
+                        name=name,
+                        count=reads.count(name),
+                        needed=needed,
+                    ),
                 )
 
 
@@ -325,25 +331,27 @@ def _runs_in_triton(attempt):
                 ):
                     yield _(
                         "`{indexed}` is an address, not an array. `tl.load` reads at "
-                        "an address, `tl.store` writes there."
-                    ).format(indexed=indexed[1])
+                        "an address, `tl.store` writes there.",
+                        indexed=indexed[1],
+                    )
                 yield from compiles_for_a_gpu(attempt)
                 raise
         y = y.cpu()
-        where = _("with n = {n}").format(n=n)
+        where = _("with n = {n}", n=n)
         if beside:
             loose = re.search(r"\band\b|& *\w+ *[<>]", inspect.getsource(attempt))
             look = _("Look at that load's mask.")
             yield at(where, followed(beside[0], look, _(PRECEDENCE) if loose else None))
         if (y[-32:] != UNWRITTEN).any() or (y[:32] != UNWRITTEN).any():
             wrong = _(
-                "it writes beyond y, which ends at y[{value}]. Look at the store."
-            ).format(value=n - 1)
+                "it writes beyond y, which ends at y[{value}]. Look at the store.",
+                value=n - 1,
+            )
             yield at(where, wrong)
         given = y[32:-32]
         if (given == UNWRITTEN).any():
             i = int((given == UNWRITTEN).int().argmax())
-            yield at(where, _("y[{i}] is not written.").format(i=i))
+            yield at(where, _("y[{i}] is not written.", i=i))
         wrong = wrong_element("y", given, expected, 1e-5)
         other = _("A load whose mask leaves an element out needs `other`.")
         yield at(where, followed(wrong, other if given.isnan().any() else None))
@@ -411,8 +419,11 @@ def _adds_each_row_once(source):
             x = (2.0 ** torch.arange(12))[:, None].repeat(1, columns)
         partial = torch.empty(parts, columns)
         arrays = {"x": x, "partial": partial, "rows": rows, "columns": columns}
-        where = _("with {rows} rows of {columns} and {parts} blocks in y").format(
-            rows=rows, columns=columns, parts=parts
+        where = _(
+            "with {rows} rows of {columns} and {parts} blocks in y",
+            rows=rows,
+            columns=columns,
+            parts=parts,
         )
         try:
             emulator.run(
@@ -430,8 +441,11 @@ def _adds_each_row_once(source):
         if not given.allclose(right, atol=1e-4):
             c = int((given - right).abs().nan_to_num(torch.inf).argmax())
             wrong = _(
-                "the parts of column {c} add up to {given:.4g}, but {right:.4g} is right."
-            ).format(c=c, given=given[c], right=right[c])
+                "the parts of column {c} add up to {given:.4g}, but {right:.4g} is right.",
+                c=c,
+                given=given[c],
+                right=right[c],
+            )
             yield at(where, wrong)
         some = (0 < partial) & (partial < right) & (partial == partial.int())
         if rows == 12 and (some.sum(0) < 2).any():

@@ -45,19 +45,22 @@ def _complete(pyproject):
     try:
         packed = packed_by_setuptools(pyproject, FILES)
     except BackendError as error:
-        yield _("keep setuptools as its backend, {right!r}; got {given!r}.").format(
-            right=BACKEND, given=error.args[0]
+        yield _(
+            "keep setuptools as its backend, {right!r}; got {given!r}.",
+            right=BACKEND,
+            given=error.args[0],
         )
     except Exception as error:
-        yield _("setuptools cannot read it: {line}").format(line=first_line(error))
+        yield _("setuptools cannot read it: {line}", line=first_line(error))
     strange = [file for file in packed if file not in WANTED]
     for file in strange:
         if file.startswith("src/"):
             yield _(
                 "the wheel holds `{file}`, so users would have to write `import "
                 "src.fast_scans`. In which folder should setuptools look for "
-                "packages?"
-            ).format(file=file)
+                "packages?",
+                file=file,
+            )
     for file in WANTED:
         if file not in packed:
             kind = "package-data" if file != WANTED[0] else "packages"
@@ -67,13 +70,14 @@ def _complete(pyproject):
             )
             names = ", ".join(f"`{name}`" for name in packed) or _("nothing")
             wrong = _(
-                "the wheel lacks `{file}`; it holds {packed}. Look at {kind}."
-            ).format(file=file, packed=names, kind=kind)
+                "the wheel lacks `{file}`; it holds {packed}. Look at {kind}.",
+                file=file,
+                packed=names,
+                kind=kind,
+            )
             yield followed(wrong, hint if "data" in kind else None)
     if strange:
-        yield _("the wheel holds `{strange}`, which no user needs.").format(
-            strange=strange[0]
-        )
+        yield _("the wheel holds `{strange}`, which no user needs.", strange=strange[0])
 
 
 FIND = 'where = ["src"]'
@@ -169,17 +173,23 @@ def _catches(attempt):
                 wheel.writestr(f"many_scans-1.{n}.dist-info/WHEEL", head + lines)
             given = attempt(path)
             if not isinstance(given, list):
-                yield _("it must return a list, got a value of type {kind}.").format(
-                    kind=type(given).__name__
+                yield _(
+                    "it must return a list, got a value of type {kind}.",
+                    kind=type(given).__name__,
                 )
-            what = _("the package's files are {files}, the tag {tags}").format(
-                files=", ".join(files), tags=listed(tags, last=N_(" and "))
+            what = _(
+                "the package's files are {files}, the tag {tags}",
+                files=", ".join(files),
+                tags=listed(tags, last=" and "),
             )
             if bad and not given:
-                yield _("{says} goes through: {what}.").format(says=_(says), what=what)
+                yield _("{says} goes through: {what}.", says=_(says), what=what)
             if given and not bad:
-                yield _("{says} is refused: {what}. It says: {given}").format(
-                    says=_(says), what=what, given=given[0]
+                yield _(
+                    "{says} is refused: {what}. It says: {given}",
+                    says=_(says),
+                    what=what,
+                    given=given[0],
                 )
             if not all(
                 isinstance(sentence, str) and sentence.strip() for sentence in given
@@ -302,8 +312,9 @@ def _saved():
 
 def _keeps_programs_right(schema):
     if not isinstance(schema, str):
-        yield _("give check the schema, a string; got a value of type {kind}.").format(
-            kind=type(schema).__name__
+        yield _(
+            "give check the schema, a string; got a value of type {kind}.",
+            kind=type(schema).__name__,
         )
     schema = schema.strip()
     try:
@@ -313,18 +324,20 @@ def _keeps_programs_right(schema):
             "Non-default positional argument follows default argument", str(error)
         )
         line = order[0] if order else first_line(error).rstrip(".:")
-        yield _("PyTorch cannot read it: {line}.").format(line=line)
+        yield _("PyTorch cannot read it: {line}.", line=line)
     if (parsed.name, parsed.overload_name) != (f"{NAMESPACE}::scan", ""):
         yield _(
             "programs that were saved call `scan`, so the name must stay; here it is "
-            "`{name}`."
-        ).format(name=schema.partition("(")[0])
+            "`{name}`.",
+            name=schema.partition("(")[0],
+        )
     if [str(r.type) for r in parsed.returns] != ["Tensor"]:
         returns = schema.rpartition("->")[2].strip()
         yield _(
             "old programs expect the one Tensor of release 1; here they get "
-            "`{returns}`."
-        ).format(returns=returns)
+            "`{returns}`.",
+            returns=returns,
+        )
     aliases = [v.alias_info for v in (*parsed.arguments, *parsed.returns)]
     if any(alias and alias.is_write for alias in aliases):
         yield _("`!` says that an argument is changed in place; none is.")
@@ -336,9 +349,7 @@ def _keeps_programs_right(schema):
     scale = {a.name: a for a in parsed.arguments}.get("scale")
     kind = scale and str(scale.type)
     if scale and kind not in FACTORS:
-        yield _("`scale` is a factor, any number, and here it is `{kind}`.").format(
-            kind=kind
-        )
+        yield _("`scale` is a factor, any number, and here it is `{kind}`.", kind=kind)
     _saved()
     # Torch.export would log a page for a program that fails.
     logging.disable(logging.ERROR)
@@ -359,15 +370,19 @@ def _wrong_programs(schema):
                 yield _(
                     "a program saved with {name} cannot be loaded and run any more. "
                     "Which argument does the new schema want that the file lacks, or "
-                    "has elsewhere?"
-                ).format(name=name)
+                    "has elsewhere?",
+                    name=name,
+                )
         if not torch.equal(given, expected):
             yield _(
                 "a program saved with {name} runs, and gives {given} instead of "
                 "{right}, silently. The file holds only what differed from release "
                 "1's defaults. What does your release give for all else, and where "
-                "does it put what the file holds?"
-            ).format(name=name, given=given.tolist(), right=expected.tolist())
+                "does it put what the file holds?",
+                name=name,
+                given=given.tolist(),
+                right=expected.tolist(),
+            )
 
 
 NEW = "bool reverse=False, *, float scale=1.0"

@@ -64,10 +64,11 @@ def _casts(attempt, dtype, enabled):
         ):
             if got is None:
                 yield _(
-                    "no gradient reaches `{name}`: the cast must be recorded."
-                ).format(name=name)
+                    "no gradient reaches `{name}`: the cast must be recorded.",
+                    name=name,
+                )
             if not alike(got, wanted.to(leaf.dtype), 0.02):
-                yield _("the gradient of `{name}` is wrong.").format(name=name)
+                yield _("the gradient of `{name}` is wrong.", name=name)
 
 
 EXERCISE_1 = Exercise(
@@ -164,23 +165,24 @@ def _follows(attempt):
             given = attempt(scale, streak, finite, interval)
             if not (isinstance(given, tuple) and len(given) == 2):
                 yield _(
-                    "it must return the pair (scale, streak), got a {kind}."
-                ).format(kind=type(given).__name__)
+                    "it must return the pair (scale, streak), got a {kind}.",
+                    kind=type(given).__name__,
+                )
             before, (scale, streak) = scale, given
             if scale != right:
                 yield at(
                     _(where),
-                    _(STEPS[finite]).format(
-                        n=n, before=before, scale=scale, right=right
-                    ),
+                    _(STEPS[finite], n=n, before=before, scale=scale, right=right),
                 )
             elif scale != before and streak:
                 yield at(
                     _(where),
                     _(
                         "the scale has changed after step {n}, so the streak is 0. Yours "
-                        "is {streak}."
-                    ).format(n=n, streak=streak),
+                        "is {streak}.",
+                        n=n,
+                        streak=streak,
+                    ),
                 )
 
 
@@ -240,13 +242,17 @@ def _rounds(attempt):
         if strange:
             yield _(
                 "of {value} with step = {step} it makes {given:g}, which is not a "
-                "multiple of the step next to it."
-            ).format(given=strange[0], **fed)
+                "multiple of the step next to it.",
+                given=strange[0],
+                **fed,
+            )
         if value != below and len(given.unique()) == 1:
             yield _(
                 "with step = {step}, each element of a tensor of {value} becomes "
-                "{given:g}."
-            ).format(given=given[0, 0].item(), **fed)
+                "{given:g}.",
+                given=given[0, 0].item(),
+                **fed,
+            )
         rows = given[1], given[0], attempt(x, step)[0]
         if value != below and any(map(torch.equal, rows, rows[1:])):
             yield _(
@@ -258,8 +264,11 @@ def _rounds(attempt):
         if abs(mean - value) > 5 * step / 2 / draws**0.5:
             yield _(
                 "of {value} with step = {step} it makes {mean:.3f} on average over "
-                "{draws:,} draws; {value} is right."
-            ).format(mean=mean, draws=draws, **fed)
+                "{draws:,} draws; {value} is right.",
+                mean=mean,
+                draws=draws,
+                **fed,
+            )
 
 
 EXERCISE_3 = Exercise(
@@ -306,7 +315,7 @@ def _survives(attempt):
         wide = largest * random(2, size // 2).float().clamp(-1, 1)
         x = wide.half().requires_grad_()
         right = x.detach().float()
-        where = _("at numbers up to {far:g}").format(far=largest)
+        where = _("at numbers up to {far:g}", far=largest)
         y = attempt.apply(x)
         what = _("the result")
         yield at(where, wrong_outputs(y, right.square().mean(), False, what))
@@ -323,9 +332,10 @@ def _survives(attempt):
             if due.isinf().any() and given.isfinite().all():
                 yield _(
                     "with a loss scale of {scale:g} the gradient overflows float16. "
-                    "Yours is finite, so GradScaler takes a wrong step."
-                ).format(scale=scale)
-            where = _("with a loss scale of {scale:g}").format(scale=scale)
+                    "Yours is finite, so GradScaler takes a wrong step.",
+                    scale=scale,
+                )
+            where = _("with a loss scale of {scale:g}", scale=scale)
             wrong = wrong_outputs(given, due, False, _("the gradient"))
             if (
                 wrong

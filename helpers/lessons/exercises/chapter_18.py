@@ -80,23 +80,26 @@ def _counts(attempt):
             with attempt() as products:
                 given = program()
         except Exception as error:
-            yield _("{where} it raises {error}").format(
-                where=where, error=raised(error)
-            )
+            yield _("{where} it raises {error}", where=where, error=raised(error))
         if not isinstance(products, attempt):
             yield _("`with Products() as products` must give the mode itself.")
         if not isinstance(given, Tensor) or not torch.equal(given, expected):
             yield _(
-                "{where} the program computes something else inside the mode."
-            ).format(where=where)
+                "{where} the program computes something else inside the mode.",
+                where=where,
+            )
         if program is _linear and not products.count:
             yield _(
                 "{where} it counts nothing. `func` is one overload, "
-                "`aten.mm.default`; `aten.mm` is the packet of its overloads."
-            ).format(where=where)
+                "`aten.mm.default`; `aten.mm` is the packet of its overloads.",
+                where=where,
+            )
         if products.count != right:
-            yield _("{where} it counts {given}; {right} ran.").format(
-                where=where, given=products.count, right=right
+            yield _(
+                "{where} it counts {given}; {right} ran.",
+                where=where,
+                given=products.count,
+                right=right,
             )
 
 
@@ -192,17 +195,21 @@ def _multiplies(attempt):
             with _Largest() as largest:
                 given = function(attempt(u, v))
         except Exception as error:
-            yield _("`{name}` raises {error}").format(name=name, error=raised(error))
+            yield _("`{name}` raises {error}", name=name, error=raised(error))
         expected = function(dense)
         if isinstance(given, Tensor) and type(given) is not Tensor:
-            yield _("`{name}` is a {kind}, not a plain tensor.").format(
-                name=name, kind=type(given).__name__
+            yield _(
+                "`{name}` is a {kind}, not a plain tensor.",
+                name=name,
+                kind=type(given).__name__,
             )
         yield wrong_outputs(given, expected, what=f"`{name}`")
         if largest.numbers >= dense.numel():
             yield _(
-                "`{name}` is right, but it makes a tensor of {numbers:,} numbers."
-            ).format(name=name, numbers=largest.numbers)
+                "`{name}` is right, but it makes a tensor of {numbers:,} numbers.",
+                name=name,
+                numbers=largest.numbers,
+            )
     r = attempt(u, v).requires_grad_()
     r.detach()
     if not r.requires_grad:
@@ -225,17 +232,17 @@ def _refuses(attempt):
         except TypeError:
             yield _(
                 "`{name}` raises a TypeError, as after `return NotImplemented`, which "
-                "makes PyTorch ask the next class. Raise a NotImplementedError."
-            ).format(name=name)
+                "makes PyTorch ask the next class. Raise a NotImplementedError.",
+                name=name,
+            )
         except NotImplementedError as error:
             if operation not in str(error):
-                yield _("the error of `{name}` does not name the operation.").format(
-                    name=name
-                )
+                yield _("the error of `{name}` does not name the operation.", name=name)
         else:
             yield _(
-                "`{name}` raises no error; for what it does not know, it must."
-            ).format(name=name)
+                "`{name}` raises no error; for what it does not know, it must.",
+                name=name,
+            )
 
 
 EXERCISE_2 = Exercise(
@@ -309,7 +316,7 @@ def _moves(attempt):
         d, e = _Held(start.clone()), _Held(end.clone())
         shared = d.elements.detach()
         attempt(d, e, weight)
-        where = _("with weight = {weight}").format(weight=weight)
+        where = _("with weight = {weight}", weight=weight)
         yield at(where, changed_in_place(end=(e.elements, end)))
         right = torch.lerp(start, end, weight)
         misses = {_("nothing moves."): start}
@@ -387,19 +394,24 @@ def _logs(attempt):
         try:
             given = call(w)
         except (Exception, RecursionError) as error:
-            yield _("`{name}` raises {error}").format(name=name, error=raised(error))
+            yield _("`{name}` raises {error}", name=name, error=raised(error))
         yield wrong_outputs(given.as_subclass(Tensor), call(plain), what=f"`{name}`")
         called = name.split("(")[0].removeprefix("torch.") or "exp"
         if called not in attempt.log:
-            yield _("after `{name}` the log is {log}; `{called}` is missing.").format(
-                name=name, log=attempt.log, called=called
+            yield _(
+                "after `{name}` the log is {log}; `{called}` is missing.",
+                name=name,
+                log=attempt.log,
+                called=called,
             )
         if called == "exp" and attempt.log.count("exp") != 2:
-            yield _("after `{name}` the log is {log}: `exp` was called twice.").format(
-                name=name, log=attempt.log
+            yield _(
+                "after `{name}` the log is {log}: `exp` was called twice.",
+                name=name,
+                log=attempt.log,
             )
         if not isinstance(given, attempt):
-            yield _("the result of `{name}` has lost the class.").format(name=name)
+            yield _("the result of `{name}` has lost the class.", name=name)
 
 
 def _is_trained(attempt):

@@ -178,8 +178,9 @@ def _three_without_a_usual_slip(attempt):
     if len(found) != 3:
         yield _(
             "it returns {count} results, but there are three gradients: of `q`, `k` "
-            "and `v`."
-        ).format(count=len(found))
+            "and `v`.",
+            count=len(found),
+        )
     grad_output, q, k, v, hidden, out, lse = block
     seen = torch.exp(q @ k.mT / 2 - lse)
     misses = {
@@ -232,8 +233,11 @@ def _holds_far_scores(attempt):
             yield _(
                 "where scores are 1,000 apart, or a row's are all below -10,000, the "
                 "gradient of `{name}` is {given}, where {right} is right. Take `lse` off "
-                "before the exponential, and hide with -inf."
-            ).format(name=name, given=_numbers(given), right=_numbers(right))
+                "before the exponential, and hide with -inf.",
+                name=name,
+                given=_numbers(given),
+                right=_numbers(right),
+            )
 
 
 EXERCISE_2 = Exercise(
@@ -328,8 +332,10 @@ def _keeps_nothing_twice(attempt):
     if more > x.nbytes / 2:
         wrong = _(
             "it is right, but a backward pass with create_graph=True keeps {more:,} "
-            "bytes besides `x` and grad_output, which have {each:,} each."
-        ).format(more=more, each=x.nbytes)
+            "bytes besides `x` and grad_output, which have {each:,} each.",
+            more=more,
+            each=x.nbytes,
+        )
         yield followed(
             wrong,
             _("An operation that is recorded keeps what it needs, such as a softmax."),
@@ -343,14 +349,18 @@ def _holds_far_numbers(attempt):
     if not alike(given.detach(), right.detach()):
         yield _(
             "for elements that are 2,000 apart the output is {given:.4g}, where "
-            "{right:.4g} is right: the exponential of one overflows, or is 0."
-        ).format(given=given[0, 0].item(), right=right[0, 0].item())
+            "{right:.4g} is right: the exponential of one overflows, or is 0.",
+            given=given[0, 0].item(),
+            right=right[0, 0].item(),
+        )
     (given,), (right,) = (grad(y[:, 0].sum(), x) for y in (given, right))
     if not alike(given, right):
         yield _(
             "for elements that are 2,000 apart the gradient is {given}, where {right} "
-            "is right: the exponential of one overflows."
-        ).format(given=_numbers(given), right=_numbers(right))
+            "is right: the exponential of one overflows.",
+            given=_numbers(given),
+            right=_numbers(right),
+        )
 
 
 EXERCISE_3 = Exercise(

@@ -98,10 +98,12 @@ def _writes(attempt, steps, shapes):
         except NameError as error:
             yield _(
                 "`{line}` reads `{name}`, which no line above it makes. In which order "
-                "do the gradients become known? The first of them is `grad_output`."
-            ).format(line=line, name=error.name)
+                "do the gradients become known? The first of them is `grad_output`.",
+                line=line,
+                name=error.name,
+            )
         except Exception as error:
-            yield _("`{line}` cannot be run: {error}").format(line=line, error=error)
+            yield _("`{line}` cannot be run: {error}", line=line, error=error)
         name = line.partition(" = ")[0]
         before.setdefault(name, []).append(names.get(name))
     if not g.equal(random(*y.shape, seed=9)):
@@ -112,20 +114,25 @@ def _writes(attempt, steps, shapes):
     for name, expected in right:
         given = names.get(f"grad_{name}")
         if not isinstance(given, torch.Tensor):
-            yield _("no line makes `grad_{name}`.").format(name=name)
+            yield _("no line makes `grad_{name}`.", name=name)
         if given.shape != expected.shape:
             yield _(
                 "`grad_{name}` has the shape {given}, but `{name}` has {right}: what was "
-                "broadcast must be summed."
-            ).format(name=name, given=tuple(given.shape), right=tuple(expected.shape))
+                "broadcast must be summed.",
+                name=name,
+                given=tuple(given.shape),
+                right=tuple(expected.shape),
+            )
         if not alike(given, expected):
             made = before.get(f"grad_{name}", [])
             if len(made) > 1 and alike(sum(made), expected):
                 yield _(
                     "`grad_{name}` is made {count} times, and only the last one counts. "
-                    "What happens to the gradients of two uses?"
-                ).format(name=name, count=len(made))
-            yield _("`grad_{name}` is wrong.").format(name=name)
+                    "What happens to the gradients of two uses?",
+                    name=name,
+                    count=len(made),
+                )
+            yield _("`grad_{name}` is wrong.", name=name)
 
 
 EXERCISE_1 = Exercise(
@@ -186,18 +193,18 @@ def _drops(attempt):
     for g, s, shape in DROPS:
         made, right = attempt(g, s, shape), may_drop(g, s, shape)
         if made not in (True, False):
-            yield _("the result must be True or False, got {made}.").format(made=made)
-        case = _("g {g}, s {s}, shape {shape}").format(g=g, s=s, shape=shape)
+            yield _("the result must be True or False, got {made}.", made=made)
+        case = _("g {g}, s {s}, shape {shape}", g=g, s=s, shape=shape)
         if made and not right:
             product = tuple(torch.broadcast_shapes(g, s))
             yield _(
                 "{case}: without the expand, the product has the shape {product}, and "
-                "what is summed afterwards is too little."
-            ).format(case=case, product=product)
-        if right and not made:
-            yield _("{case}: the product has the shape without the expand.").format(
-                case=case
+                "what is summed afterwards is too little.",
+                case=case,
+                product=product,
             )
+        if right and not made:
+            yield _("{case}: the product has the shape without the expand.", case=case)
 
 
 EXERCISE_2 = Exercise(
@@ -256,18 +263,18 @@ def _again(attempt, needed, saved):
     for name in right:
         if name not in given:
             yield _(
-                "`{name}` is missing: backward, or a step that it computes, reads it."
-            ).format(name=name)
+                "`{name}` is missing: backward, or a step that it computes, reads it.",
+                name=name,
+            )
     for name in given:
         if name in saved:
-            yield _("`{name}` is saved, so it need not be computed again.").format(
-                name=name
-            )
+            yield _("`{name}` is saved, so it need not be computed again.", name=name)
         if name not in right:
-            yield _("nobody reads `{name}`: leave it out.").format(name=name)
+            yield _("nobody reads `{name}`: leave it out.", name=name)
     if given != right:
-        yield _("each name once, and a step after what it reads: {given}.").format(
-            given=", ".join(given)
+        yield _(
+            "each name once, and a step after what it reads: {given}.",
+            given=", ".join(given),
         )
 
 

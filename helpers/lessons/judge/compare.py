@@ -111,13 +111,13 @@ def wrong_outputs(outputs, expected, differentiable=True, what=None, numbers=Tru
         return _("it returns None. Is a `return` missing in `forward`?")
     if isinstance(expected, tuple) != isinstance(outputs, tuple):
         asked = (
-            _("a tuple of {count} tensors").format(count=len(expected))
+            _("a tuple of {count} tensors", count=len(expected))
             if isinstance(expected, tuple)
             else _("a tensor")
         )
         kind = type(outputs).__name__
-        return _("it returns a {kind}, but {asked} is asked for.").format(
-            kind=kind, asked=asked
+        return _(
+            "it returns a {kind}, but {asked} is asked for.", kind=kind, asked=asked
         )
     outputs, expected = as_tuple(outputs), as_tuple(expected)
     if len(outputs) != len(expected):
@@ -129,24 +129,27 @@ def wrong_outputs(outputs, expected, differentiable=True, what=None, numbers=Tru
         which = what or _which(expected, index)
         kind = type(value).__name__
         if isinstance(value, tuple) and hasattr(value, "indices"):
-            template = _(
+            return _(
                 "{which} is the pair (values, indices) that {name} returns; take its "
-                ".values."
+                ".values.",
+                which=which,
+                name=kind,
             )
-            return template.format(which=which, name=kind)
         if not isinstance(value, torch.Tensor):
-            return _("{which} is a {kind}, not a tensor.").format(
-                which=which, kind=kind
-            )
+            return _("{which} is a {kind}, not a tensor.", which=which, kind=kind)
         if value.shape != right.shape:
-            shapes = {"given": tuple(value.shape), "right": tuple(right.shape)}
-            return _("{which} has shape {given}, but {right} is right.").format(
-                which=which, **shapes
+            return _(
+                "{which} has shape {given}, but {right} is right.",
+                which=which,
+                given=tuple(value.shape),
+                right=tuple(right.shape),
             )
         if value.dtype != right.dtype:
-            dtypes = {"given": value.dtype, "right": right.dtype}
-            return _("{which} is {given}, but {right} is right.").format(
-                which=which, **dtypes
+            return _(
+                "{which} is {given}, but {right} is right.",
+                which=which,
+                given=value.dtype,
+                right=right.dtype,
             )
         worst = numbers and largest_difference(value, right)
         if worst:
@@ -155,17 +158,14 @@ def wrong_outputs(outputs, expected, differentiable=True, what=None, numbers=Tru
             return at(where, in_numbers(worst, sentence, what=which))
         if differentiable and value.requires_grad and not right.requires_grad:
             return _(
-                "{which} has no derivative, yet autograd thinks that it has one."
-            ).format(which=which)
+                "{which} has no derivative, yet autograd thinks that it has one.",
+                which=which,
+            )
     return None
 
 
 def _which(outputs, index):
-    return (
-        _("the output")
-        if len(outputs) == 1
-        else _("output {index}").format(index=index)
-    )
+    return _("the output") if len(outputs) == 1 else _("output {index}", index=index)
 
 
 def _unfilled(attempt, inputs):
@@ -193,11 +193,12 @@ def _unfilled(attempt, inputs):
             unfilled = other.isnan() & ~one.isnan()
             if unfilled.any():
                 where = unfilled.nonzero()[0].tolist()
-                template = _(
+                return _(
                     "{what} has no value at {place}: nothing fills what torch.empty "
-                    "made there."
+                    "made there.",
+                    what=what,
+                    place=where,
                 )
-                return template.format(what=what, place=where)
     return None
 
 
@@ -227,8 +228,10 @@ def _exchanged(attempt, expected, inputs, theirs):
                     "`backward` is right if the gradients of output {i} and output "
                     "{j} change places. They arrive in the order in which forward "
                     "returns the outputs; multiply each by the slope of its own "
-                    "output."
-                ).format(i=i, j=j)
+                    "output.",
+                    i=i,
+                    j=j,
+                )
     return None
 
 
@@ -257,8 +260,9 @@ def _wrong_gradients(attempt, expected, inputs, theirs, faithful):
             which = _which(pairs, index)
             return _(
                 "{which} requires no gradient, as if it were marked as "
-                "non-differentiable, or detached."
-            ).format(which=which)
+                "non-differentiable, or detached.",
+                which=which,
+            )
     pairs = [(output, right) for output, right in pairs if right.requires_grad]
     generator = torch.Generator().manual_seed(0)
     for size in SLOPES:
@@ -277,12 +281,13 @@ def _wrong_gradients(attempt, expected, inputs, theirs, faithful):
             which = (
                 _("the gradient")
                 if len(given) == 1
-                else _("gradient {index}").format(index=index)
+                else _("gradient {index}", index=index)
             )
             if one is None and other is not None and other.any():
                 return _(
-                    "{which} is None, but the output depends on that input."
-                ).format(which=which)
+                    "{which} is None, but the output depends on that input.",
+                    which=which,
+                )
             if one is None or other is None:
                 continue
             # Divided, since PyTorch's own rounding grows with grad_output.

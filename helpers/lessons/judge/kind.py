@@ -13,20 +13,22 @@ def wrong_kind(attempt, reference):
     if inspect.isclass(reference) and not inspect.isclass(attempt):
         return _(
             "give check the class {name} itself, not its instance, its apply or "
-            "a result; got a value of type {kind}."
-        ).format(name=reference.__name__, kind=kind)
+            "a result; got a value of type {kind}.",
+            name=reference.__name__,
+            kind=kind,
+        )
     if "\n" in str(reference) and not isinstance(attempt, str):  # a source in C
-        return _("give check the source, a string; got a value of type {kind}.").format(
-            kind=kind
+        return _(
+            "give check the source, a string; got a value of type {kind}.", kind=kind
         )
     if inspect.isfunction(reference) and is_function_class(attempt):
-        template = _(
-            "give check the function itself, got the class {kind}; call its apply."
+        return _(
+            "give check the function itself, got the class {kind}; call its apply.",
+            kind=attempt.__name__,
         )
-        return template.format(kind=attempt.__name__)
     if inspect.isfunction(reference) and not callable(attempt):
-        return _("give check the function itself, got a value of type {kind}.").format(
-            kind=kind
+        return _(
+            "give check the function itself, got a value of type {kind}.", kind=kind
         )
     if is_function_class(reference):
         return _misfit_of_function_class(attempt, reference)
@@ -39,8 +41,9 @@ def _misfit_of_function_class(attempt, reference):
         if others:
             return _(
                 "it must derive from torch.autograd.Function; its Function is that "
-                "of {module}."
-            ).format(module=others[0].__module__)
+                "of {module}.",
+                module=others[0].__module__,
+            )
         return _("it must derive from torch.autograd.Function.")
     for name in ("forward", "backward"):
         method = inspect.getattr_static(attempt, name)
@@ -49,13 +52,15 @@ def _misfit_of_function_class(attempt, reference):
                 continue
             return _(
                 "it has no method `{name}`, nor inherits one. Look at spelling and "
-                "indentation."
-            ).format(name=name)
+                "indentation.",
+                name=name,
+            )
         if not _is_static(method, attempt, name):
             return _(
                 "`{name}` must be a static method: @staticmethod, above any other "
-                "decorator, and no self."
-            ).format(name=name)
+                "decorator, and no self.",
+                name=name,
+            )
     names = [*inspect.signature(reference.forward).parameters]
     if reference.setup_context is Function.setup_context:
         names.remove("ctx")

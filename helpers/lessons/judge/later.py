@@ -102,7 +102,7 @@ def silently_wrong(attempt, like, inputs, order):
         ".detach(), .data or torch.no_grad in backward."
     )
     second = wrong_further_derivative(which, worst)
-    wrong = _("the gradient is right; {second}").format(second=second)
+    wrong = _("the gradient is right; {second}", second=second)
     if isinstance(worst.given, float) and not math.isfinite(worst.given):
         refuse = _(
             "Look at: 0/0, 0 times infinity and overflow. `torch.where` hides them from "

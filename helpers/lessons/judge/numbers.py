@@ -127,7 +127,7 @@ def changed_in_place(**pairs):
     """
     for name, (now, before) in pairs.items():
         if not torch.equal(now.nan_to_num(), before.nan_to_num()):
-            return _("it changes `{name}` in place.").format(name=name)
+            return _("it changes `{name}` in place.", name=name)
     return None
 
 
@@ -149,10 +149,10 @@ def largest_difference(value, right, *terms, of=None, loose=False):
     distance = (value - right).abs().nan_to_num(nan=torch.inf)
     index = distance.flatten().argmax()
     where = [int(i) for i in torch.unravel_index(index, right.shape)]
-    place = _(" at {index}").format(index=where) if where else ""
+    place = _(" at {index}", index=where) if where else ""
     if of is not None:
         x = f"{of.flatten()[index].item():.4g}"
-        place = _("{place}, where the input is {x}").format(place=place, x=x)
+        place = _("{place}, where the input is {x}", place=place, x=x)
     return Difference(
         value.flatten()[index].item(), right.flatten()[index].item(), place
     )

@@ -46,7 +46,7 @@ def each_of(cases, check, where):
 
     def sentences(attempt):
         for case in cases:
-            filled = _(where).format(**dict(zip(gaps, case, strict=True)))
+            filled = _(where, **dict(zip(gaps, case, strict=True)))
             yield from each({filled: case}, check)(attempt)
 
     return sentences
@@ -113,8 +113,9 @@ def no_tensor_on_ctx(*inputs):
                 yield _(
                     "the gradient is right. But `ctx.{name}` holds a tensor outside "
                     "`save_for_backward`, so autograd neither notices when it "
-                    "changes in place, nor frees it after backward."
-                ).format(name=name)
+                    "changes in place, nor frees it after backward.",
+                    name=name,
+                )
 
     return sentences
 
@@ -182,8 +183,10 @@ def keeps_only(what, *inputs):
         if hidden > elements / 2:
             yield _(
                 "besides inputs and outputs, {hidden:,} bytes stay alive for "
-                "backward, where there are {elements:,} elements."
-            ).format(hidden=hidden, elements=elements)
+                "backward, where there are {elements:,} elements.",
+                hidden=hidden,
+                elements=elements,
+            )
 
     return sentences
 
@@ -202,14 +205,16 @@ def gradients_fit(names, fed):
                 gradients = as_tuple(output.grad_fn.apply(output.detach()))
             for name, leaf, given in zip(names, leaves, gradients, strict=False):
                 if given is not None and given.shape != leaf.shape:
-                    shapes = {"given": tuple(given.shape), "right": tuple(leaf.shape)}
                     yield at(
                         where,
                         _(
                             "`backward` returns a gradient of shape {given} for "
                             "`{name}`, whose shape is {right}; only the engine made "
-                            "it fit."
-                        ).format(name=name, **shapes),
+                            "it fit.",
+                            name=name,
+                            given=tuple(given.shape),
+                            right=tuple(leaf.shape),
+                        ),
                     )
 
     return sentences

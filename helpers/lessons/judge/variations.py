@@ -170,7 +170,7 @@ class Inputs:
         pairs = zip(self.names.split(), constants, strict=False)
         pairs = [f"{name} = {value}" for name, value in pairs]
         return (
-            _("with {constants}").format(constants=listed(pairs, last=N_(" and ")))
+            _("with {constants}", constants=listed(pairs, last=" and "))
             if pairs
             else ""
         )
@@ -186,16 +186,14 @@ def _sized(axes, sizes, leading):
 
 def _of(shapes):
     if len(shapes) == 1:
-        return _("with an input of shape {shape}").format(shape=shapes[0])
-    return _("with inputs of shapes {shapes}").format(
-        shapes=listed(shapes, last=N_(" and "))
-    )
+        return _("with an input of shape {shape}", shape=shapes[0])
+    return _("with inputs of shapes {shapes}", shapes=listed(shapes, last=" and "))
 
 
 def _place(place, constants):
     if not constants:
         return place
-    return _("{place}, {constants}").format(place=place, constants=constants)
+    return _("{place}, {constants}", place=place, constants=constants)
 
 
 def caught(compared, function, like, given, explained=None):

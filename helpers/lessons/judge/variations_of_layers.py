@@ -34,18 +34,14 @@ def in_step_with(reference, calls, shapes):
                     mine, theirs, int(re.search(r"\d+", call)[0]), shapes
                 ):
                     place = (
-                        _("{call}, {place}").format(call=call, place=where)
-                        if where
-                        else call
+                        _("{call}, {place}", call=call, place=where) if where else call
                     )
                     yield at(place, wrong)
             except Exception as error:
                 kind, message = type(error).__name__, first_line(error).rstrip(".")
                 yield at(
                     call,
-                    _("it raises {kind}: {message}.").format(
-                        kind=kind, message=message
-                    ),
+                    _("it raises {kind}: {message}.", kind=kind, message=message),
                 )
 
     return sentences
@@ -67,7 +63,7 @@ def _in_step(mine, theirs, features, shapes):
     for seed, leading in enumerate(shapes):
         x = random(*leading, features, seed=seed) / 3
         yield (
-            _("for an input of shape {shape}").format(shape=tuple(x.shape)),
+            _("for an input of shape {shape}", shape=tuple(x.shape)),
             _differs(mine, theirs, x),
         )
     x = random(features, *first[:-1], seed=7).movedim(0, -1)
@@ -86,7 +82,7 @@ def _in_step(mine, theirs, features, shapes):
         yield where, _differs(mine, theirs, random(*first, seed=8) + 1)
         x = random(*first, seed=9)
         yield (
-            _("{place}, under torch.no_grad()").format(place=where),
+            _("{place}, under torch.no_grad()", place=where),
             _differs_as_data(mine, theirs, x),
         )
     for layer in (mine, theirs):
@@ -105,22 +101,33 @@ def _starts_otherwise(mine, theirs):
         for layer in (mine, theirs)
     )
     if given.keys() != right.keys():
-        template = _("it trains the parameters {given}, but {right} are asked for.")
-        return template.format(given=[*given], right=[*right])
+        return _(
+            "it trains the parameters {given}, but {right} are asked for.",
+            given=[*given],
+            right=[*right],
+        )
     given, right = mine.state_dict(), theirs.state_dict()
     if given.keys() != right.keys():
-        template = _("its state_dict has {given}, but {right} are to be saved.")
-        return template.format(given=[*given], right=[*right])
+        return _(
+            "its state_dict has {given}, but {right} are to be saved.",
+            given=[*given],
+            right=[*right],
+        )
     for name, value in right.items():
         if given[name].shape != value.shape or not torch.equal(given[name], value):
-            template = _("`{name}` should be {right} at first, got {given}.")
-            return template.format(
-                name=name, right=value.tolist(), given=given[name].tolist()
+            return _(
+                "`{name}` should be {right} at first, got {given}.",
+                name=name,
+                right=value.tolist(),
+                given=given[name].tolist(),
             )
     for name in vars(theirs)["_parameters"]:
         if getattr(theirs, name) is None is not getattr(mine, name):
-            template = _("`{name}` is {given!r}; None is asked for.")
-            return template.format(name=name, given=getattr(mine, name))
+            return _(
+                "`{name}` is {given!r}; None is asked for.",
+                name=name,
+                given=getattr(mine, name),
+            )
     return None
 
 
@@ -141,14 +148,12 @@ def _differs(mine, theirs, x, data=False):
     of_mine = dict(mine.named_buffers())
     for name, other in theirs.named_buffers():
         kept = of_mine[name]
-        what = _("afterwards, `{name}`").format(name=name)
+        what = _("afterwards, `{name}`", name=name)
         wrong = wrong_outputs(kept, other, differentiable=False, what=what)
         if wrong:
             return wrong
         if kept.requires_grad:
-            return _("`{name}` has a history, which grows with every call.").format(
-                name=name
-            )
+            return _("`{name}` has a history, which grows with every call.", name=name)
     wrong = wrong_outputs(output, expected)
     if wrong:
         return wrong
@@ -170,9 +175,10 @@ def _differs(mine, theirs, x, data=False):
     for name, (one, other) in pairs.items():
         if one.grad is None and other.grad is not None:
             return _(
-                "no gradient reaches `{name}`: it is cut off, as by .data or detach."
-            ).format(name=name)
-        what = _("the gradient of `{name}`").format(name=name)
+                "no gradient reaches `{name}`: it is cut off, as by .data or detach.",
+                name=name,
+            )
+        what = _("the gradient of `{name}`", name=name)
         wrong = other.grad is not None and wrong_outputs(
             one.grad, other.grad, what=what
         )
@@ -195,6 +201,7 @@ def _takes_what_lacks_a_key(layer):
             continue
         return _(
             "its own checkpoint loads even if it lacks `{name}`; that should be "
-            "refused."
-        ).format(name=name)
+            "refused.",
+            name=name,
+        )
     return None

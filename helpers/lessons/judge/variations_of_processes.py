@@ -64,8 +64,8 @@ def in_each(size, function, *arguments, first=True):
             seconds = PROCESSOR_SECONDS
             return None, _(
                 "on rank {rank} your code gives no answer after computing for "
-                "{seconds} s"
-            ).format(rank=rank, seconds=seconds)
-        return None, _("on rank {rank} your code raises {error}").format(
-            rank=rank, error=said
-        )
+                "{seconds} s",
+                rank=rank,
+                seconds=seconds,
+            )
+        return None, _("on rank {rank} your code raises {error}", rank=rank, error=said)

@@ -64,9 +64,9 @@ def explain(found, attempt, inputs):
     cause = _cause(found, message, attempt, inputs)
     if cause:
         return cause
-    error = message and _("The error: {error}.").format(error=message.rstrip("."))
+    error = message and _("The error: {error}.", error=message.rstrip("."))
     remedy = _remedy(found, message, attempt, inputs)
-    look = remedy and _("Look at: {remedy}.").format(remedy=remedy)
+    look = remedy and _("Look at: {remedy}.", remedy=remedy)
     further = _further(found, message, attempt, inputs)
     return followed(found.message, *further, error or None, look)
 
@@ -77,8 +77,9 @@ def _cause(found, message, attempt, inputs):
     if name:
         return _(
             "`{name}` in `backward` is the notebook's `{name}`, not the argument of "
-            "`forward`. What backward needs of forward comes through ctx."
-        ).format(name=name)
+            "`forward`. What backward needs of forward comes through ctx.",
+            name=name,
+        )
     if found.code == "none-not-handled" and "number of gradients" in message:
         return _(
             "where grad_output is None, too, `backward` must return one value for "
@@ -89,13 +90,16 @@ def _cause(found, message, attempt, inputs):
     unpacked = re.search(r"expected (\d+), got 0\)", message)
     if unpacked and _saves_nothing(attempt, inputs):
         return _(
-            "backward unpacks {count} saved tensor(s), but forward saved none."
-        ).format(count=unpacked[1])
+            "backward unpacks {count} saved tensor(s), but forward saved none.",
+            count=unpacked[1],
+        )
     unknown = re.search(r"Backward' object has no attribute '(\w+)'", message)
     meant = unknown and difflib.get_close_matches(unknown[1], dir(BackwardCFunction), 1)
     if meant:
-        return _("ctx has no `{name}`. Did you mean `{meant}`?").format(
-            name=unknown[1], meant=meant[0]
+        return _(
+            "ctx has no `{name}`. Did you mean `{meant}`?",
+            name=unknown[1],
+            meant=meant[0],
         )
     name = re.search("tuple|sequence|converted to an index", message) and _not_unpacked(
         attempt, inputs
@@ -103,8 +107,9 @@ def _cause(found, message, attempt, inputs):
     if name:
         return _(
             "ctx.saved_tensors is a tuple, also of one tensor, and in backward "
-            "`{name}` is that tuple. Unpack it: `({name},) = ctx.saved_tensors`."
-        ).format(name=name)
+            "`{name}` is that tuple. Unpack it: `({name},) = ctx.saved_tensors`.",
+            name=name,
+        )
     if found.code == "jvp-fails" and "INTERNAL ASSERT" in message:
         return _("`jvp` must return a tensor. Is a `return` missing?")
     if "returned as-is as output" in message:
@@ -136,8 +141,9 @@ def _further(found, message, attempt, inputs):
     taken = [name for name in of_backward if name in of_forward]
     if taken and not message:
         yield _(
-            "The argument `{taken}` of backward is the gradient that arrives."
-        ).format(taken=taken[0])
+            "The argument `{taken}` of backward is the gradient that arrives.",
+            taken=taken[0],
+        )
 
 
 def _remedy(found, message, attempt, inputs):
@@ -155,7 +161,7 @@ def _remedy(found, message, attempt, inputs):
             remedy = REMEDIES["intermediate on ctx"]
         own_jvp = getattr(getattr(attempt, "__self__", None), "jvp", Function.jvp)
         if own_jvp is not Function.jvp:
-            return _("{remedy}; for jvp, save_for_forward").format(remedy=_(remedy))
+            return _("{remedy}; for jvp, save_for_forward", remedy=_(remedy))
     return remedy and _(remedy)
 
 

@@ -60,7 +60,7 @@ def compile_library(source, language, doors, calls):
             raise
         name = missing[1]
         raise NativeError(
-            _("it calls `{name}`, which is defined nowhere.").format(name=name)
+            _("it calls `{name}`, which is defined nowhere.", name=name)
         ) from None
 
 
@@ -80,14 +80,17 @@ def _first_error(text, calls):
     if file == "doors":
         return _(
             "the check calls {calls}, and that does not fit. Look at name and "
-            "parameters."
-        ).format(calls=calls)
+            "parameters.",
+            calls=calls,
+        )
     error = message.partition(" [-W")[0]
     if file == "cell":
-        return _("it does not compile in line {line} of the cell: {error}").format(
-            line=line, error=error
+        return _(
+            "it does not compile in line {line} of the cell: {error}",
+            line=line,
+            error=error,
         )
-    return _("it does not compile: {error}").format(error=error)
+    return _("it does not compile: {error}", error=error)
 
 
 def call(library, name, arguments, result, says=""):
@@ -104,8 +107,9 @@ def call(library, name, arguments, result, says=""):
         raise NativeError(
             _(
                 "there is no function `{says}` in it. Look at the spelling; static "
-                "and inline hide it."
-            ).format(says=says)
+                "and inline hide it.",
+                says=says,
+            )
         )
     ints = [
         f"{key} = {value}" for key, value in arguments.items() if isinstance(value, int)
@@ -126,24 +130,22 @@ def call(library, name, arguments, result, says=""):
         gaps = {"says": says, "element": f"{result}{list(where)}"}
         other = again(**{result: 77})
         if other == 77:
-            raise NativeError(
-                _("`{says}` leaves {element} without a value.").format(**gaps)
-            )
+            raise NativeError(_("`{says}` leaves {element} without a value.", **gaps))
         if not isnan(other):
             raise NativeError(
-                _("`{says}` reads {element} before it has a value, as += does.").format(
-                    **gaps
-                )
+                _("`{says}` reads {element} before it has a value, as += does.", **gaps)
             )
         for key in inputs:
             if not isnan(again(**{key: 77})):
                 raise NativeError(
                     _(
                         "for {element}, `{says}` reads `{key}` at an index past the "
-                        "end, or before the start."
-                    ).format(key=key, **gaps)
+                        "end, or before the start.",
+                        key=key,
+                        **gaps,
+                    )
                 )
-        raise NativeError(_("`{says}` makes {element} nan.").format(**gaps))
+        raise NativeError(_("`{says}` makes {element} nan.", **gaps))
 
 
 BEYOND = (
@@ -181,11 +183,14 @@ def _run(function, arguments, result, says, fills=None):
         fill, *sides = margins[argument]
         for beyond, margin in zip(BEYOND, sides, strict=True):
             if not (margin.isnan() if isnan(fill) else margin == fill).all():
-                raise NativeError(_(beyond).format(says=says, argument=argument))
+                raise NativeError(_(beyond, says=says, argument=argument))
         if argument != result and not torch.equal(place, arguments[argument]):
-            gaps = {"says": says, "argument": argument}
             raise NativeError(
-                _("`{says}` changes `{argument}`, which is an input.").format(**gaps)
+                _(
+                    "`{says}` changes `{argument}`, which is an input.",
+                    says=says,
+                    argument=argument,
+                )
             )
     return places
 
@@ -203,7 +208,7 @@ def _tried():
         return _("it")
     if not ints:
         return f"`{function}`"
-    return _("`{function}` with {ints}").format(function=function, ints=ints)
+    return _("`{function}` with {ints}", function=function, ints=ints)
 
 
 def crash_of(function):
@@ -232,12 +237,13 @@ def crash_of(function):
     if os.WIFEXITED(status):
         if os.WEXITSTATUS(status) == SURVIVED:
             return None
-        return _("{what} ends the process that calls it (exit).").format(what=what)
+        return _("{what} ends the process that calls it (exit).", what=what)
     number = os.WTERMSIG(status)
     if number in (signal.SIGVTALRM, signal.SIGALRM):
         return _(
-            "{what} does not end: the copy of this process that tried it was stopped."
-        ).format(what=what)
+            "{what} does not end: the copy of this process that tried it was stopped.",
+            what=what,
+        )
     why = {
         signal.SIGSEGV: _("Which index leaves its array?"),
         signal.SIGBUS: _("Which index leaves its array?"),
@@ -246,6 +252,8 @@ def crash_of(function):
     }
     name = signal.Signals(number).name
     crashed = _(
-        "{what} crashed the copy of this process that tried it ({name})."
-    ).format(what=what, name=name)
+        "{what} crashed the copy of this process that tried it ({name}).",
+        what=what,
+        name=name,
+    )
     return followed(crashed, why.get(number))

@@ -53,8 +53,12 @@ def watched_loads(arrays):
                 beside.append(
                     _(
                         "program {program} loads {name}[{element}], but {name} has "
-                        "{size} elements."
-                    ).format(program=program, name=name, element=element, size=size)
+                        "{size} elements.",
+                        program=program,
+                        name=name,
+                        element=element,
+                        size=size,
+                    )
                 )
         # (For a single element Triton's interpreter loses an `other` of 0.)
         if (
@@ -131,7 +135,7 @@ def compiles_for_a_gpu(attempt):
     if run.returncode:
         place, said = json.loads(run.stderr.strip().splitlines()[-1])
         if place:
-            yield _("Triton's compiler refuses `{place}`: {said}").format(
-                place=place, said=said
+            yield _(
+                "Triton's compiler refuses `{place}`: {said}", place=place, said=said
             )
-        yield _("Triton's compiler refuses it: {said}").format(said=said)
+        yield _("Triton's compiler refuses it: {said}", said=said)
