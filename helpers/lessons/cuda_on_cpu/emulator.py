@@ -42,7 +42,7 @@ from pathlib import Path
 
 import torch
 
-from helpers.lessons.language import _, followed
+from helpers.lessons.language import N_, _, followed
 from helpers.lessons.native.c_and_cpp import compiler_version
 from helpers.ops.involution.compiler import cached_file, find_compiler
 
@@ -96,6 +96,41 @@ IN_AN_ARRAY = {
     Fault.MISALIGNED,
     Fault.UNORDERED,
 }
+SENTENCES = {
+    Fault.OUTSIDE: N_("{who} {verb} {what}, but {name} has {elements}"),
+    Fault.READ_ONLY: N_("{who} writes {what}, but {name} is const"),
+    Fault.WRITTEN_TWICE: N_("{who} writes {what}, which was written before"),
+    Fault.READ_UNWRITTEN: N_(
+        "{who} {verb} {what}, which nothing was written to (a pointer to an input is "
+        "const)"
+    ),
+    Fault.UNKNOWN_MEMORY: N_("{who} touches memory that belongs to no array"),
+    Fault.TRAP: N_("{who} divides by zero, or uses an invalid address or index"),
+    Fault.TOO_LONG: N_("{who} does not end: it was stopped after {seconds:g} seconds"),
+    Fault.RACE: N_(
+        "{who} {verb} shared memory that thread {other} {does}, with no __syncthreads "
+        "between"
+    ),
+    Fault.SHARED_OUTSIDE: N_("{who} {verb} outside of its arrays in shared memory"),
+    Fault.SHARED_UNWRITTEN: N_(
+        "{who} {verb} shared memory that nothing was written to"
+    ),
+    Fault.DIVERGED: N_(
+        "{who} waits at the __syncthreads in line {place} of the source, but thread "
+        "{other} {does}: a block must meet at one barrier"
+    ),
+    Fault.MISALIGNED: N_(
+        "{who} {verb} {bytes} bytes at {name}[{element}], an address that is no "
+        "multiple of {bytes}"
+    ),
+    Fault.UNORDERED: N_(
+        "{who} {verb} {what}, which thread {other} of block {other_block} touches, "
+        "too, and nothing orders the two"
+    ),
+    Fault.SHARED_ADD: N_(
+        "{who} adds to shared memory: here, atomicAdd takes an element of an array"
+    ),
+}
 ACTIONS = "read", "write", "add"  # as watch.h numbers them
 
 
@@ -109,11 +144,12 @@ class KernelError(RuntimeError):
                     was one
     """
 
-    def __init__(self, sentence, compiler="", fault=None, **who):
+    compiler = ""
+    fault = thread = block = array = element = None
+
+    def __init__(self, sentence, **known):
         super().__init__(sentence)
-        self.compiler, self.fault = compiler, fault
-        self.thread, self.block = who.get("thread"), who.get("block")
-        self.array, self.element = who.get("array"), who.get("element")
+        vars(self).update(known)
 
 
 def compiler_says(error, cell):
@@ -376,94 +412,33 @@ def _int3(name, value):
 def _error(request, tensors):
     fault = Fault(request.fault)
     who = {"thread": tuple(request.fault_thread), "block": tuple(request.fault_block)}
-    if fault in IN_AN_ARRAY:
-        who |= {
-            "array": list(tensors)[request.fault_array],
-            "element": request.fault_element,
-        }
-    return KernelError(_sentence(fault, request, tensors), fault=fault, **who)
-
-
-def _sentence(fault, request, tensors):
-    who = _(
-        "thread {thread} of block {block}",
-        thread=tuple(request.fault_thread),
-        block=tuple(request.fault_block),
-    )
-    if fault is Fault.UNKNOWN_MEMORY:
-        return _("{who} touches memory that belongs to no array", who=who)
-    if fault is Fault.TRAP:
-        return _("{who} divides by zero, or uses an invalid address or index", who=who)
-    if fault is Fault.TOO_LONG:
-        return _(
-            "{who} does not end: it was stopped after {seconds:g} seconds",
-            who=who,
-            seconds=request.seconds,
-        )
-    verb = (_("reads"), _("writes"), _("adds to"))[request.fault_kind]
-    gaps = {"who": who, "verb": verb}
-    if fault is Fault.MISALIGNED:
-        return _(
-            "{who} {verb} {bytes} bytes at {name}[{element}], an address that is no "
-            "multiple of {bytes}",
-            **gaps,
-            bytes=request.fault_bytes,
-            name=list(tensors)[request.fault_array],
-            element=request.fault_element,
-        )
-    if fault is Fault.RACE:
-        does = _("touches") if request.fault_kind else _("writes")
-        return _(
-            "{who} {verb} shared memory that thread {other} {does}, with no "
-            "__syncthreads between",
-            **gaps,
-            other=tuple(request.fault_other),
-            does=does,
-        )
-    if fault is Fault.SHARED_ADD:
-        return _(
-            "{who} adds to shared memory: here, atomicAdd takes an element of an array",
-            who=who,
-        )
-    if fault is Fault.SHARED_OUTSIDE:
-        return _("{who} {verb} outside of its arrays in shared memory", **gaps)
-    if fault is Fault.SHARED_UNWRITTEN:
-        return _("{who} {verb} shared memory that nothing was written to", **gaps)
+    gaps = {
+        "who": _("thread {thread} of block {block}", **who),
+        "verb": (_("reads"), _("writes"), _("adds to"))[request.fault_kind],
+        "does": _("touches") if request.fault_kind else _("writes"),
+        "other": tuple(request.fault_other),
+        "other_block": tuple(request.fault_other_block),
+        "seconds": request.seconds,
+        "bytes": request.fault_bytes,
+        "place": request.fault_line,
+    }
     if fault is Fault.DIVERGED:
-        does = _("has returned")
-        if request.fault_other_line:
-            does = _("waits at another, in line {line}", line=request.fault_other_line)
-        return _(
-            "{who} waits at the __syncthreads in line {place} of the source, but "
-            "thread {other} {does}: a block must meet at one barrier",
-            who=who,
-            place=request.fault_line,
-            other=tuple(request.fault_other),
-            does=does,
-        )
-    name = list(tensors)[request.fault_array]
-    count = tensors[name].numel()
-    gaps |= {"what": f"{name}[{request.fault_element}]", "name": name}
-    gaps["elements"] = (
-        _("1 element") if count == 1 else _("{count} elements", count=count)
-    )
-    return {
-        Fault.OUTSIDE: _("{who} {verb} {what}, but {name} has {elements}", **gaps),
-        Fault.READ_ONLY: _("{who} writes {what}, but {name} is const", **gaps),
-        Fault.WRITTEN_TWICE: _("{who} writes {what}, which was written before", **gaps),
-        Fault.READ_UNWRITTEN: _(
-            "{who} {verb} {what}, which nothing was written to (a pointer to an input "
-            "is const)",
-            **gaps,
-        ),
-        Fault.UNORDERED: _(
-            "{who} {verb} {what}, which thread {other} of block {other_block} touches, "
-            "too, and nothing orders the two",
-            **gaps,
-            other=tuple(request.fault_other),
-            other_block=tuple(request.fault_other_block),
-        ),
-    }[fault]
+        line = request.fault_other_line
+        waits = _("waits at another, in line {line}", line=line)
+        gaps["does"] = waits if line else _("has returned")
+    if fault in IN_AN_ARRAY:
+        name, element = list(tensors)[request.fault_array], request.fault_element
+        who |= {"array": name, "element": element}
+        count = tensors[name].numel()
+        gaps |= {
+            "name": name,
+            "element": element,
+            "what": f"{name}[{element}]",
+            "elements": _("1 element")
+            if count == 1
+            else _("{count} elements", count=count),
+        }
+    return KernelError(_(SENTENCES[fault], **gaps), fault=fault, **who)
 
 
 @cache
