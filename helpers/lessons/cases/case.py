@@ -77,12 +77,11 @@ def broken(codes, inputs, *says, name=None, cases=BROKEN, **more):
     more: `never`, `note`, `line` and `first` of a `Case`, and options of `examine`
     """
 
+    own = {key: more.pop(key) for key in KEYS if key in more}
+
     def decorate(fn):
         called = name or getattr(fn, "__name__", type(fn).__name__)
-        own = {key: more[key] for key in KEYS if key in more}
-        options = {key: more[key] for key in more if key not in KEYS}
-        case = Case(called, fn, inputs, codes, says, options=options, **own)
-        cases.append(case)
+        cases.append(Case(called, fn, inputs, codes, says, options=more, **own))
         return fn
 
     return decorate
@@ -149,15 +148,17 @@ def slip(name, of, inputs, edits, codes, *says, **more):
     broken(codes, inputs, *says, **more)(with_a_slip(of, name, edits))
 
 
-def slips(of, inputs, rows, warned=""):
+def slips(of, inputs, rows, warned="", due="line", **options):
     """Register `of`, which is right, and a slip for each row: old, new, codes, line.
 
     warned: the code of a warning about the right one
+    due:    "first", if that stands in a row in place of `line`; words may follow it
     """
-    broken(warned, inputs, cases=HEALTHY)(of)
-    for old, new, codes, line in rows:
+    broken(warned, inputs, cases=HEALTHY, **options)(of)
+    for old, new, codes, part, *says in rows:
         fn = with_a_slip(of, of.__name__, {old: new})
-        broken(codes, inputs, name=f"{of.__name__}: {old} -> {new}", line=line)(fn)
+        more = {"name": f"{of.__name__}: {old} -> {new}", due: part, **options}
+        broken(codes, inputs, *says, **more)(fn)
 
 
 def draw(*shapes, dtype=torch.float64, positive=False, seed=7):

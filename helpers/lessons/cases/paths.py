@@ -4,21 +4,16 @@ A row is what stands there, what stands in its place, the code that names it, an
 of what the doctor says of the first local that is wrong.
 """
 
+from functools import partial
+
 import torch
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from .case import HEALTHY, broken, draw, with_a_slip
+from .case import draw, slips
 
-
-def paths(of, inputs, rows, warned="", **options):
-    """Register `of`, and a slip for each row."""
-    broken(warned, inputs, cases=HEALTHY, **options)(of)
-    for old, new, codes, first, *says in rows:
-        fn = with_a_slip(of, of.__name__, {old: new})
-        name = f"{of.__name__}: {old} => {new}"
-        broken(codes, inputs, *says, name=name, first=first, **options)(fn)
+paths = partial(slips, due="first")
 
 
 class GatedUnit(Function):
