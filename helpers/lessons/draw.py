@@ -219,16 +219,16 @@ def _bare(ax):
     ax.spines[:].set_visible(False)
 
 
-def _box(ax, left, bottom, width, height, label, colour, rotation=0):
+def _box(ax, left, bottom, width, height, label, colour, fontsize=8, rotation=0):
     ax.add_patch(plt.Rectangle((left, bottom), width - 0.1, height, color=colour))
-    place = left + (width - 0.1) / 2, bottom + height / 2
     ax.text(
-        *place,
+        left + (width - 0.1) / 2,
+        bottom + height / 2,
         label,
         ha="center",
         va="center",
         color="white",
-        fontsize=8,
+        fontsize=fontsize,
         rotation=rotation,
     )
 
@@ -261,7 +261,6 @@ def decisions(questions, otherwise):
                is no
     """
     _, ax = plt.subplots(figsize=(7, 1.05 * len(questions) + 0.6))
-    style = {"ha": "center", "va": "center", "color": "white", "fontsize": 10}
     last = len(questions)
     for row, (question, answer) in enumerate(questions):
         ax.annotate(
@@ -271,10 +270,8 @@ def decisions(questions, otherwise):
         ax.annotate("", (1.02, -row), (0.62, -row), arrowprops={"arrowstyle": "-|>"})
         ax.text(0.8, -row + 0.12, N_("yes"), ha="center", fontsize=9)
         for left, text, colour in [(-0.62, question, THEIRS), (1.04, answer, LEAF)]:
-            ax.add_patch(plt.Rectangle((left, -row - 0.28), 1.24, 0.56, color=colour))
-            ax.text(left + 0.62, -row, text, **style)
-    ax.add_patch(plt.Rectangle((-0.62, -last - 0.28), 1.24, 0.56, color=LEAF))
-    ax.text(0, -last, otherwise, **style)
+            _box(ax, left, -row - 0.28, 1.34, 0.56, text, colour, fontsize=10)
+    _box(ax, -0.62, -last - 0.28, 1.34, 0.56, otherwise, LEAF, fontsize=10)
     ax.set(xlim=(-0.65, 2.3), ylim=(-last - 0.35, 0.35))
     ax.axis("off")
     print("questions:", last, " answers:", last + 1)
@@ -407,9 +404,7 @@ def passes(boxes, arrows, **titles):
     _, ax = plt.subplots(figsize=(8.6, 3.9))
     drawn = {}
     for name, (label, left, height, colour) in boxes.items():
-        style = {"ha": "center", "va": "center", "color": "white"}
-        box = {"boxstyle": "round", "fc": colour, "ec": "none"}
-        drawn[name] = ax.text(left, height, label, bbox=box, **style)
+        drawn[name] = _node(ax, (left, height), label, colour, 0.3)
     for arrow in arrows:
         start, end = arrow.split()
         ends = {
