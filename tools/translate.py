@@ -335,15 +335,21 @@ def anchor(heading):
     return quote(re.sub(r"[`*$]", "", heading).replace(" ", "-"))
 
 
+def headings(path):
+    """As they stand in Markdown, with their code in backquotes."""
+    markdown = "\n".join(text for _, text in cells(path))
+    return re.findall(r"^#+ (.+)$", markdown, re.MULTILINE)
+
+
 @cache
 def anchors(name, edition):
     """The anchors of a chapter's headings in the edition, by those in English."""
     path = ROOT / "notebooks" / name
     known = read(path)
-    headings = re.findall(
-        r"^#+ (.+)$", "\n".join(text for _, text in cells(path)), re.MULTILINE
-    )
-    return {anchor(text): anchor(translation(text, known) or text) for text in headings}
+    return {
+        anchor(text): anchor(translation(text, known) or text)
+        for text in headings(path)
+    }
 
 
 def as_bytes(text):
@@ -357,16 +363,10 @@ def with_headings(known):
     for place in SECTIONS:
         number, _, heading = place.partition(" ")
         (path,) = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
-        chinese = translation(heading_in(path, heading), read(path)) or heading
+        (written,) = (h for h in headings(path) if h.replace("`", "") == heading)
+        chinese = translation(written, read(path)) or heading
         known.add(heading, chinese.replace("`", ""))
     return known
-
-
-def heading_in(path, heading):
-    """The heading as it stands in Markdown, with its code in backquotes."""
-    markdown = "\n".join(text for _, text in cells(path))
-    found = re.findall(r"^#+ (.+)$", markdown, re.MULTILINE)
-    return next(text for text in found if text.replace("`", "") == heading)
 
 
 def compiled(known):
@@ -497,9 +497,11 @@ def problems(english, chinese):
 @cache
 def titles():
     """(English, Chinese) title of each chapter, by its file name."""
-    first = {path.name: cells(path)[0][1].splitlines()[0][2:] for path in sources()[1:]}
-    return {path.name: (first[path.name], translation(first[path.name], read(path)))
-            for path in sources()[1:]}  # fmt: skip
+    first = {path: headings(path)[0] for path in sources()[1:]}
+    return {
+        path.name: (title, translation(title, read(path)))
+        for path, title in first.items()
+    }
 
 
 def mistitled(english, chinese):
