@@ -253,19 +253,13 @@ def on_source_read(app, document, content):
     if any("".join(c["source"]).startswith(("!", "%")) for c in notebook["cells"]):
         notebook["metadata"]["language_info"]["pygments_lexer"] = "ipython3"
     first = next(c for c in notebook["cells"] if c["cell_type"] == "code")
-    first["metadata"]["tags"] = [*first["metadata"].get("tags", []), "hide-input"]
     for cell in notebook["cells"]:
-        if (
-            cell["metadata"].get("jupyter", {}).get("outputs_hidden")
-        ):  # folded in JupyterLab, too
-            cell["metadata"]["tags"] = [
-                *cell["metadata"].get("tags", []),
-                "hide-output",
-            ]
-        if cell is not first and cell["metadata"].get("jupyter", {}).get(
-            "source_hidden"
-        ):
-            cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-input"]
+        tags = cell["metadata"].setdefault("tags", [])
+        folded = cell["metadata"].get("jupyter", {})  # in JupyterLab, too
+        if folded.get("outputs_hidden"):
+            tags.append("hide-output")
+        if cell is first or folded.get("source_hidden"):
+            tags.append("hide-input")
         if cell["cell_type"] == "markdown":
             source = OF_JUPYTERLAB.sub("", "".join(cell["source"]))
             source = lead_to_headings(edition(document), source)
@@ -350,32 +344,22 @@ def on_doctree(app, doctree, document):
 
 
 STEP = {"notebooks": ("Previous", "Next"), "zh": ("上一章", "下一章")}
-NEIGHBOUR = '<a href="{}.html" aria-label="{}">{}</a>'
+NEIGHBOURS = {  # by how far they are
+    -1: '<a href="{}.html" aria-label="{name}">← <span>{name}</span><b>{step}</b></a>',
+    1: '<a href="{}.html" aria-label="{name}"><span>{name}</span><b>{step}</b> →</a>',
+}
 
 
 def neighbours(document):
     """Links to the chapters before and after."""
-    names = dict(chapters(edition(document)))
-    pages = list(names)
-    place = pages.index(document)
-    previous, following = STEP[edition(document)]  # on a phone, instead of the name
+    named = dict(enumerate(chapters(edition(document))))
+    (place,) = (n for n, (page, _) in named.items() if page == document)
+    steps = STEP[edition(document)]  # on a phone, instead of the name
     links = []
-    if place:
-        before = pages[place - 1]
-        name = names[before]
-        links.append(
-            NEIGHBOUR.format(
-                Path(before).name, name, f"← <span>{name}</span><b>{previous}</b>"
-            )
-        )
-    if place + 1 < len(pages):
-        after = pages[place + 1]
-        name = names[after]
-        links.append(
-            NEIGHBOUR.format(
-                Path(after).name, name, f"<span>{name}</span><b>{following}</b> →"
-            )
-        )
+    for (far, link), step in zip(NEIGHBOURS.items(), steps, strict=True):
+        if place + far in named:
+            page, name = named[place + far]
+            links.append(link.format(Path(page).name, name=name, step=step))
     return " ".join(links)
 
 
