@@ -94,11 +94,16 @@ def wrong_element(name, given, right, within):
     """ "y[1, 2] is …, but … is right." for the element that is most wrong, or None."""
     if alike(given, right, within):
         return None
-    worst = (given - right).abs().nan_to_num(torch.inf).argmax()
-    place = [int(i) for i in torch.unravel_index(worst, right.shape)]
-    numbers = (float(tensor.flatten()[worst]) for tensor in (given, right))
+    place, *numbers = _worst(given, right)
     said = _("{name}{place} is {given}, but {right} is right.")
     return in_numbers(Difference(*numbers, place), said, name=name)
+
+
+def _worst(given, right):
+    """Where two tensors differ most, and the two numbers there."""
+    index = (given - right).abs().nan_to_num(nan=torch.inf).argmax()
+    numbers = (tensor.flatten()[index].item() for tensor in (given, right))
+    return [int(i) for i in torch.unravel_index(index, right.shape)], *numbers
 
 
 def near_miss(given, right, misses, otherwise="", **gaps):
@@ -146,16 +151,12 @@ def largest_difference(value, right, *terms, of=None, loose=False):
         atol *= max(1, *(t.abs().max().item() for t in (right, *terms)))
     if torch.allclose(value, right, rtol=rtol, atol=atol):
         return None
-    distance = (value - right).abs().nan_to_num(nan=torch.inf)
-    index = distance.flatten().argmax()
-    where = [int(i) for i in torch.unravel_index(index, right.shape)]
+    where, *numbers = _worst(value, right)
     place = _(" at {index}", index=where) if where else ""
     if of is not None:
-        x = f"{of.flatten()[index].item():.4g}"
+        x = f"{of[tuple(where)].item():.4g}"
         place = _("{place}, where the input is {x}", place=place, x=x)
-    return Difference(
-        value.flatten()[index].item(), right.flatten()[index].item(), place
-    )
+    return Difference(*numbers, place)
 
 
 def first_difference(given, right, **how):
