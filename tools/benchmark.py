@@ -156,6 +156,12 @@ def residual(width):
     )
 
 
+CALLS = {  # of a block
+    "the blocks": lambda block, x: block(x),
+    "checkpoint": partial(checkpoint, use_reentrant=False),
+}
+
+
 def benchmark_recompute(options):
     for rows, width in ((4096, 256), (4, 8)):
         torch.manual_seed(0)
@@ -168,11 +174,9 @@ def benchmark_recompute(options):
             return x
 
         ways = {
-            "the blocks": lambda block, x: block(x),
-            "checkpoint": partial(checkpoint, use_reentrant=False),
-            "recompute": recompute,
+            name: partial(through, how)
+            for name, how in {**CALLS, "recompute": recompute}.items()
         }
-        ways = {name: partial(through, how) for name, how in ways.items()}
         title = f"forward and backward of 12 blocks, {rows} x {width}, float32"
         compare(title, backward_of(ways, (x, *blocks.parameters())), options)
 
@@ -183,21 +187,14 @@ def benchmark_reversible(options):
     x = torch.randn(4096, 256, requires_grad=True)
     ours = ReversibleSequential(pairs)
 
-    def plainly():
+    def through(how):
         a, b = x.chunk(2, 1)
         for f, g in pairs:
-            a = a + f(b)
-            b = b + g(a)
+            a = a + how(f, b)
+            b = b + how(g, a)
         return torch.cat([a, b], 1)
 
-    def in_checkpoints():
-        a, b = x.chunk(2, 1)
-        for f, g in pairs:
-            a = a + checkpoint(f, b, use_reentrant=False)
-            b = b + checkpoint(g, a, use_reentrant=False)
-        return torch.cat([a, b], 1)
-
-    ways = {"the blocks": plainly, "checkpoint": in_checkpoints}
+    ways = {name: partial(through, how) for name, how in CALLS.items()}
     if revtorch := peer("revtorch"):
         theirs = [revtorch.ReversibleBlock(f, g) for f, g in pairs]
         ways["revtorch"] = partial(
