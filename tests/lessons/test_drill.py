@@ -1,13 +1,13 @@
 """Each drill accepts its answer, and says why a line that learners write is wrong."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from helpers.lessons import drill
 from helpers.lessons.drill import DRILLS
 from tests.needs import needs_compiler, why_not
+from tests.notebooks.test_notebooks import NOTEBOOKS
 
 each_drill = pytest.mark.parametrize("given", DRILLS.values(), ids=DRILLS)
 
@@ -47,8 +47,7 @@ def test_what_does_not_compile_is_told_with_its_line():
 
 
 def test_each_drill_stands_in_its_chapter():
-    notebooks = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9]*.ipynb"))
-    for path in notebooks:
+    for path in NOTEBOOKS:
         found = re.findall(r'drill\(\\"(.+?)\\"\)', path.read_text(encoding="utf-8"))
         chapter = str(int(path.name[:2]))
         due = [n for n in DRILLS if n.partition(".")[0] == chapter]

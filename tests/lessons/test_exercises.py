@@ -5,7 +5,6 @@ import re
 import shutil
 import sys
 import types
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -22,9 +21,8 @@ from helpers.ops.involution import compiler
 from tests.lessons.judged import EXERCISES, judged
 from tests.lessons.test_surroundings import changed_settings
 from tests.needs import missing, needs_compiler, why_not
-from tests.notebooks.worked_in import why_left_out
+from tests.notebooks.test_notebooks import each_notebook
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 each_exercise = pytest.mark.parametrize("number", EXERCISES)
 
 
@@ -63,11 +61,7 @@ def exercise_cells(path):
             yield found[1], cell
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in NOTEBOOKS if not why_left_out(path)],
-    ids=lambda path: path.stem,
-)
+@each_notebook
 def test_a_notebook_holds_each_exercise_once_with_its_stub_untouched(path):
     cells = list(exercise_cells(path))
     numbers = [number for number, _ in cells]

@@ -23,7 +23,9 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.parallel import DistributedDataParallel
 
 from helpers.lessons import index
-from helpers.lessons.index import MESSAGES, ROOT, SYMPTOMS, TASKS
+from helpers.lessons.index import MESSAGES, SYMPTOMS, TASKS
+from helpers.lessons.index.matrix import process_group
+from tests.notebooks.test_notebooks import NOTEBOOKS
 from tests.notebooks.test_recipes import ALL as RECIPES
 from tools.which_way import CHAPTER, README, written
 
@@ -94,12 +96,8 @@ def doubled_in_place(x):
 
 def in_a_group(f):
     """Calls f in a process group of one."""
-    store = torch.distributed.HashStore()
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
+    with process_group():
         return f()
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 def another_layout():
@@ -534,7 +532,7 @@ def test_the_index_is_short_and_the_readme_has_twelve_tasks():
 def test_every_link_to_a_section_names_the_cell_that_its_heading_begins():
     """JupyterLab 4.6 does not land on a heading whose link is percent-encoded."""
     lost = []
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+    for path in NOTEBOOKS:
         for cell in nbformat.read(path, as_version=4).cells:
             lost += [
                 f"{path.name}: {number}#{target}"
@@ -568,7 +566,7 @@ def printed():
     """All that the chapters print, on one line."""
     cells = [
         cell
-        for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+        for path in NOTEBOOKS
         for cell in json.loads(path.read_text("utf-8"))["cells"]
         if cell["cell_type"] == "code"
     ]

@@ -16,6 +16,7 @@ from helpers.lessons.hold_back import VARIABLE
 from helpers.lessons.prediction import shown
 from helpers.lessons.reading import TABLE, judged, question
 from helpers.lessons.tempting import TEMPTING
+from tests.notebooks.test_notebooks import NOTEBOOKS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -125,7 +126,7 @@ def test_a_page_reads_the_same():
 
 def test_what_a_chapter_says_is_read():
     """The stored outcome is right, each tempting prediction is wrong."""
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+    for path in NOTEBOOKS:
         wish = None
         for cell in nbformat.read(path, as_version=4).cells:
             asked = re.search(
