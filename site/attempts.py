@@ -149,7 +149,7 @@ def templates(folder):
 
 def data_of(value):
     """A tensor or an int, as the page reads it; a number that JSON lacks is a word."""
-    if not isinstance(value, torch.Tensor):
+    if not torch.is_tensor(value):
         return value
     numbers = [n if abs(n) < torch.inf else str(n) for n in value.flatten().tolist()]
     return {"shape": list(value.shape), "data": numbers}

@@ -335,7 +335,7 @@ def _difference(given, right):
 
 
 def _called(line, arguments):
-    arguments = [a.clone() if isinstance(a, torch.Tensor) else a for a in arguments]
+    arguments = [a.clone() if torch.is_tensor(a) else a for a in arguments]
     try:
         takes = len(inspect.signature(line).parameters)
         result = line(*arguments[:takes])

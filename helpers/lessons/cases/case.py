@@ -52,7 +52,7 @@ class Case:
         """What `torch.autograd.gradcheck` says of a float64 copy; None if nothing."""
         inputs = []
         for value in self.inputs():
-            if isinstance(value, torch.Tensor):
+            if torch.is_tensor(value):
                 value = value.double() if value.is_floating_point() else value
                 value.requires_grad_(value.is_floating_point() or value.is_complex())
             inputs.append(value)
@@ -104,9 +104,9 @@ def function(forward, backward, name="Wrong"):
     class Made(Function):
         @staticmethod
         def forward(ctx, *given):
-            tensors = (value for value in given if isinstance(value, torch.Tensor))
+            tensors = (value for value in given if torch.is_tensor(value))
             ctx.save_for_backward(*tensors)
-            ctx.given = [None if isinstance(v, torch.Tensor) else v for v in given]
+            ctx.given = [None if torch.is_tensor(v) else v for v in given]
             return forward(*given)
 
         @staticmethod

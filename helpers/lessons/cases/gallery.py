@@ -44,7 +44,7 @@ def consult(name):
 
 
 def _shape(value):
-    if not isinstance(value, torch.Tensor):
+    if not torch.is_tensor(value):
         return value
     return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
 

@@ -362,7 +362,7 @@ def _plain_value(name, value, kind, size):
 
 
 def _check_tensor(name, tensor, itemsize):
-    if not isinstance(tensor, torch.Tensor):
+    if not torch.is_tensor(tensor):
         raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
         raise ValueError(f"{name} must be a contiguous CPU tensor")

@@ -165,7 +165,7 @@ def _mean_and_slope(answer):
     x = _rows_of(rank, size)
     kept, before = x * 1, x.detach().clone()
     mean = answer(kept)
-    if not isinstance(mean, torch.Tensor) or not mean.requires_grad:
+    if not torch.is_tensor(mean) or not mean.requires_grad:
         return mean, None, None
     wrong = changed_in_place(x=(kept, before))
     if short.dtype != torch.float32:

@@ -273,7 +273,7 @@ def _released(schema):
         given = {a.name: a.default_value for a in arguments if a.has_default_value()}
         given |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
         scale = given.pop("scale", None)
-        x, decay = (v for v in given.values() if isinstance(v, torch.Tensor))
+        x, decay = (v for v in given.values() if torch.is_tensor(v))
         # If renamed.
         reverse = given.get("reverse", any(v is True for v in given.values()))
         return _scan(x, decay, reverse, 1.0 if scale is None else scale)

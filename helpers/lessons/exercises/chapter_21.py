@@ -113,7 +113,7 @@ def _writes(attempt, steps, shapes):
         )
     for name, expected in right:
         given = names.get(f"grad_{name}")
-        if not isinstance(given, torch.Tensor):
+        if not torch.is_tensor(given):
             yield _("no line makes `grad_{name}`.", name=name)
         if given.shape != expected.shape:
             yield _(

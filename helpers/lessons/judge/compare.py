@@ -135,7 +135,7 @@ def wrong_outputs(outputs, expected, differentiable=True, what=None, numbers=Tru
                 which=which,
                 name=kind,
             )
-        if not isinstance(value, torch.Tensor):
+        if not torch.is_tensor(value):
             return _("{which} is a {kind}, not a tensor.", which=which, kind=kind)
         if value.shape != right.shape:
             return _(

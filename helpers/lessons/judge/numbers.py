@@ -53,9 +53,7 @@ def copies(inputs):
         alike = x.new_empty(0).set_(memory, x.storage_offset(), x.shape, x.stride())
         return alike.requires_grad_(x.is_floating_point())
 
-    return [
-        copy(value) if isinstance(value, torch.Tensor) else value for value in inputs
-    ]
+    return [copy(value) if torch.is_tensor(value) else value for value in inputs]
 
 
 def as_tuple(outputs):
@@ -63,7 +61,7 @@ def as_tuple(outputs):
 
 
 def leaves_of(values):
-    return [v for v in values if isinstance(v, torch.Tensor) and v.requires_grad]
+    return [v for v in values if torch.is_tensor(v) and v.requires_grad]
 
 
 def weights_for(outputs, generator, size=1):

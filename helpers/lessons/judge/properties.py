@@ -86,7 +86,7 @@ def _bytes_hidden(apply, leaves):
         outputs = as_tuple(apply(*leaves))
     theirs = {storage_of(y): y.untyped_storage().nbytes() for y in outputs}
     for x in leaves:
-        if isinstance(x, torch.Tensor):
+        if torch.is_tensor(x):
             theirs.pop(storage_of(x), None)
     of_tensors = alive.now - sum(theirs.values())
     del outputs
@@ -109,7 +109,7 @@ def no_tensor_on_ctx(*inputs):
     def sentences(attempt):
         output = as_tuple(attempt.apply(*copies(inputs)))[0]
         for name, value in vars(output.grad_fn).items():
-            if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value)):
+            if any(torch.is_tensor(leaf) for leaf in tree_leaves(value)):
                 yield _(
                     "the gradient is right. But `ctx.{name}` holds a tensor outside "
                     "`save_for_backward`, so autograd neither notices when it "
@@ -152,7 +152,7 @@ def keeps_only(what, *inputs):
         hooks = lambda t: kept.append(t) or t, lambda t: t  # noqa: E731
         with torch.autograd.graph.saved_tensors_hooks(*hooks):
             outputs = as_tuple(attempt.apply(*leaves))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        tensors = [leaf for leaf in leaves if torch.is_tensor(leaf)]
         theirs = {"input": tensors, "output": outputs}
         positions = 0  # bytes
         for tensor in kept:

@@ -202,8 +202,6 @@ def _not_unpacked(attempt, inputs):
             saved = getattr(names[code.co_varnames[0]], "saved_tensors", ())
             for name, value in names.items():
                 if isinstance(value, tuple) and len(value) == len(saved) == 1:
-                    if isinstance(value[0], torch.Tensor) and torch.equal(
-                        value[0], saved[0]
-                    ):
+                    if torch.is_tensor(value[0]) and torch.equal(value[0], saved[0]):
                         return name
     return None

@@ -163,7 +163,7 @@ def _run(function, arguments, result, says, fills=None):
     fills = fills or {}
     places, margins, values = {}, {}, []
     for argument, value in arguments.items():
-        if not isinstance(value, torch.Tensor):
+        if not torch.is_tensor(value):
             values.append(ctypes.c_int64(value))
             continue
         count = value.untyped_storage().nbytes() // value.itemsize
