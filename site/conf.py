@@ -181,7 +181,7 @@ LINK = re.compile(r"(?s:```.*?```)|`[^`\n]*`|\]\((?!https?:|#)([^)#\s]+)(#[^)]*)
 def chapters(folder):
     """(document, title) of each chapter of an edition, in order."""
     for path in sorted((ROOT / folder).glob("*.ipynb")):
-        first = json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"]
+        first = json.loads(path.read_bytes())["cells"][0]["source"]
         yield f"{folder}/{path.stem}", first[0].removeprefix("# ").strip()
 
 
@@ -225,7 +225,7 @@ def lead_to_headings(folder, markdown):
     """The Markdown, in which links to a cell lead to the heading that it begins."""
 
     def led(found):
-        notebook = json.loads((ROOT / folder / found[1]).read_text(encoding="utf-8"))
+        notebook = json.loads((ROOT / folder / found[1]).read_bytes())
         (source,) = (c["source"] for c in notebook["cells"] if c["id"] == found[2])
         heading = re.match("#+ (.+)", source[0])[1]
         return f"]({found[1]}#{quote(re.sub('[`*$]', '', heading).replace(' ', '-'))})"
@@ -269,7 +269,7 @@ def on_source_read(app, document, content):
 
 def lead_to_pytorch(doctree):
     """The first mention of each of PyTorch's names on a page leads to its documentation."""
-    left = json.loads((ROOT / "site" / "pytorch.json").read_text(encoding="utf-8"))
+    left = json.loads((ROOT / "site" / "pytorch.json").read_bytes())
     for name in list(doctree.findall(nodes.literal)):
         # no heading, no link already, and no table, where links lead to the course
         if isinstance(name.parent, nodes.paragraph) and not isinstance(

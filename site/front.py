@@ -273,7 +273,7 @@ def _chapters(folder, chapters):
     drawn = figures(text)
     cards = {}
     for document, title in chapters:
-        cells = json.loads((ROOT / f"{document}.ipynb").read_text(encoding="utf-8"))
+        cells = json.loads((ROOT / f"{document}.ipynb").read_bytes())
         first = "".join(cells["cells"][0]["source"])
         number, _, name = title.partition(" ")
         row = re.search(
@@ -308,7 +308,7 @@ def _addresses(builder, cards, sections):
     for number, cell in sections:
         page = cards[number]["page"]
         document = page.removesuffix(".html")
-        cells = json.loads((ROOT / f"{document}.ipynb").read_text(encoding="utf-8"))
+        cells = json.loads((ROOT / f"{document}.ipynb").read_bytes())
         (source,) = (c["source"] for c in cells["cells"] if c["id"] == cell)
         heading = re.sub("^#+ |[`\n]", "", source[0])
         titles = builder.env.get_doctree(document).findall(nodes.title)

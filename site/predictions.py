@@ -25,9 +25,7 @@ WORDS = {  # by the folder of the edition
     "zh": ("你的预测", "揭晓"),
 }
 # What is asked for, and the choices, in Chinese. Without its Chinese, a wish stops the build.
-CHINESE = json.loads(
-    Path(__file__).with_name("prediction_words.zh.json").read_text("utf-8")
-)
+CHINESE = json.loads(Path(__file__).with_name("prediction_words.zh.json").read_bytes())
 CELL = """<form class="predict" data-answer="{data}">
 <b>{title}</b> {fields} <output></output>
 </form>"""

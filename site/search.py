@@ -37,7 +37,7 @@ def words_of_readers(language):
     file = Path(__file__).with_name(f"search_words.{language}.json")
     return {
         chapter: {plain(heading): words for heading, words in headings.items()}
-        for chapter, headings in json.loads(file.read_text("utf-8")).items()
+        for chapter, headings in json.loads(file.read_bytes()).items()
     }
 
 

@@ -143,7 +143,7 @@ def cells(path):
     """
     if path.suffix != ".ipynb":
         return [("", path.read_text(encoding="utf-8"))]
-    notebook = json.loads(path.read_text(encoding="utf-8"))
+    notebook = json.loads(path.read_bytes())
     return [
         (cell["id"], figure(cell).get("alt") or "".join(cell["source"]))
         for cell in notebook["cells"]
@@ -210,7 +210,7 @@ FROM_ANOTHER_CELL = {
 def labels(path):
     """What the figures of a notebook say; "{}" stands for what an f-string formats."""
     yield from FROM_ANOTHER_CELL.get(path.stem[:2], ())
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+    for cell in json.loads(path.read_bytes())["cells"]:
         if any("image/png" in out.get("data", {}) for out in cell.get("outputs", [])):
             for text in shown(ast.parse("".join(cell["source"]))):
                 if re.search("[a-z]{3}", text) and text.count("\n") < 2:
@@ -380,7 +380,7 @@ def outputs(path):
     """(id, source) -> outputs of the code cells of an executed notebook."""
     if not path.exists():
         return {}
-    notebook = json.loads(path.read_text(encoding="utf-8"))
+    notebook = json.loads(path.read_bytes())
     return {
         (cell["id"], "".join(cell["source"])): cell["outputs"]
         for cell in notebook["cells"]

@@ -51,9 +51,7 @@ def language():
 @cache
 def _language_of(notebook):
     try:
-        return json.loads(Path(notebook).read_text(encoding="utf-8"))["metadata"][
-            "language"
-        ]
+        return json.loads(Path(notebook).read_bytes())["metadata"]["language"]
     except (OSError, ValueError, KeyError):  # a console, or a notebook of one's own
         return "en"
 

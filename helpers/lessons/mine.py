@@ -30,7 +30,7 @@ def copy(source=ROOT / "notebooks", target=ROOT / "mine"):
     """
     target.mkdir(exist_ok=True)
     record = target / COPIED
-    digests = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+    digests = json.loads(record.read_bytes()) if record.exists() else {}
     copied, changed = [], []
     for path in sorted(source.glob("*.ipynb")):
         key = f"{source.name}/{path.name}"
@@ -46,7 +46,7 @@ def copy(source=ROOT / "notebooks", target=ROOT / "mine"):
 
 def _digest(path):
     """Of what its cells say, not of their outputs."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    cells = json.loads(path.read_bytes())["cells"]
     text = json.dumps([(cell["cell_type"], "".join(cell["source"])) for cell in cells])
     return hashlib.sha256(text.encode()).hexdigest()
 

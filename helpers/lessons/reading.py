@@ -10,9 +10,7 @@ import unicodedata
 from functools import cache
 from pathlib import Path
 
-TABLE = json.loads(
-    Path(__file__).with_name("prediction_words.json").read_text(encoding="utf-8")
-)
+TABLE = json.loads(Path(__file__).with_name("prediction_words.json").read_bytes())
 SUPERSCRIPTS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 NUMBER = r"(?<![a-z\d.])-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"
 NUMBERS = re.compile(rf"{NUMBER}(\s+{NUMBER})+")  # with blanks between them

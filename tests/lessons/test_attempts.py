@@ -351,7 +351,7 @@ def test_each_task_in_english_is_translated():
     sources = [
         "".join(cell["source"])
         for chapter in sorted((SITE.parent / "zh").glob("*.ipynb"))
-        for cell in json.loads(chapter.read_text("utf-8"))["cells"]
+        for cell in json.loads(chapter.read_bytes())["cells"]
     ]
     tasks = {task for source in sources for *_, task in ASKS.findall(source)}
     assert set(filter(ENGLISH.search, tasks)) == TASKS.keys()

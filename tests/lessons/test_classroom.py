@@ -223,7 +223,7 @@ def test_another_output_or_edition_is_no_change(tmp_path):
     source.mkdir()
     write(source / "00_a.ipynb", ["1 + 1"])
     mine.copy(source, target)
-    notebook = json.loads((source / "00_a.ipynb").read_text(encoding="utf-8"))
+    notebook = json.loads((source / "00_a.ipynb").read_bytes())
     notebook["cells"][1]["execution_count"] = 7
     (source / "00_a.ipynb").write_text(json.dumps(notebook))
     assert mine.copy(source, target) == ([], [])

@@ -567,7 +567,7 @@ def printed():
     cells = [
         cell
         for path in NOTEBOOKS
-        for cell in json.loads(path.read_text("utf-8"))["cells"]
+        for cell in json.loads(path.read_bytes())["cells"]
         if cell["cell_type"] == "code"
     ]
     texts = (

@@ -32,7 +32,7 @@ CASES = [  # what is typed, the question, what is said
         ),
         mark,
     )
-    for case in json.loads((HERE / "prediction_cases.json").read_text("utf-8"))
+    for case in json.loads((HERE / "prediction_cases.json").read_bytes())
     for mark in "✓✗○"
     for guess in case.get(mark, [])
 ]
@@ -143,7 +143,7 @@ def test_what_a_chapter_says_is_read():
 
 
 def test_each_word_of_a_chapter_may_be_said_in_chinese():
-    words = json.loads((SITE / "prediction_words.zh.json").read_text("utf-8"))
+    words = json.loads((SITE / "prediction_words.zh.json").read_bytes())
     for word, chinese in words["choices"].items():
         assert judged(chinese, question(f'"{word}"', word)), chinese
 

@@ -48,7 +48,7 @@ def compile_for(architecture, source, names):
     report = cached_file(
         "nvrtc_*.json", key, partial(_compile, nvrtc, source, names, options)
     )
-    log, mangled = json.loads(Path(report).read_text(encoding="utf-8"))
+    log, mangled = json.loads(Path(report).read_bytes())
     return {name: _resources(log, mangled[name]) for name in names}
 
 

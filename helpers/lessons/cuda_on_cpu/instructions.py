@@ -93,9 +93,7 @@ def _listings(architecture, source, names):
     options = every_architecture.options_for(architecture)
     key = [source, *names, *options, every_architecture.version(), nvdisasm]
     build = partial(_disassemble, nvdisasm, architecture, source, names)
-    return json.loads(
-        cached_file("sass_*.json", key, build).read_text(encoding="utf-8")
-    )
+    return json.loads(cached_file("sass_*.json", key, build).read_bytes())
 
 
 def find_nvdisasm():

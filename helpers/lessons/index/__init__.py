@@ -28,7 +28,7 @@ AOTINDUCTOR = "16 Deeper: AOTInductor, running a model without Python (10 minute
 def headings(chapter):
     """The file of a chapter, and {heading: the id of the cell that it begins}."""
     (path,) = (ROOT / "notebooks").glob(f"{chapter}_*.ipynb")
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    cells = json.loads(path.read_bytes())["cells"]
     texts = {
         c["id"]: "".join(c["source"]) for c in cells if c["cell_type"] == "markdown"
     }
