@@ -229,20 +229,13 @@ wrong(
 )
 
 
-@broken("contribution-lost", lambda: (*vector(), torch.tensor([0, 2, 2, 5])))
-class RepeatedIndex(Function):
-    @staticmethod
-    def forward(ctx, x, index):
-        ctx.save_for_backward(index)
-        ctx.size = x.shape
-        return x[index]
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (index,) = ctx.saved_tensors
-        grad = grad_output.new_zeros(ctx.size)
-        grad[index] = grad_output
-        return grad, None
+wrong(
+    "RepeatedIndex",
+    "contribution-lost",
+    lambda: (*vector(), torch.tensor([0, 2, 2, 5])),
+    lambda x, index: x[index],
+    lambda g, x, index: torch.zeros_like(x).index_put((index,), g),
+)
 
 
 # --- for which grad_output, and at which point ----------------------------------------
