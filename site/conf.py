@@ -397,6 +397,7 @@ def on_page(app, document, template, context, doctree):
         describe(context, document, shown["claim"], other)
     if doctree is None:
         return
+    body = context["body"]
     if "/" in document:
         readme = app.builder.get_relative_uri(document, README[folder])
         line = RUN[folder].format(readme=readme, name=f"{Path(document).name}.ipynb")
@@ -420,37 +421,35 @@ def on_page(app, document, template, context, doctree):
         ]
         others.append(f'<a class="switch" href="{other}">{SWITCH[folder]}</a>')
         if document.endswith("19_which_way"):
-            context["body"] = TABLE_OF_19.sub(fold_on_a_phone, context["body"])
-        body = context["body"].replace(
+            body = TABLE_OF_19.sub(fold_on_a_phone, body)
+        body = body.replace(
             "</h1>", f'</h1>\n<details class="how-to-run">{line}</details>', 1
         )
         body = f'<nav class="bar">{bar} {" ".join(others)}</nav>\n{body}'
         core = DEEPER.search(body)
         if core:  # at the end of the core, too
             body = f'{body[: core.start()]}<p class="neighbours">{bar}</p>\n{body[core.start() :]}'
-        context["body"] = body
-    if 'class="attempt"' in context["body"]:
+    if 'class="attempt"' in body:
         for script in ("expression.js", "attempts.js"):
             app.add_js_file(script)  # to this page alone
     images = {name: Path(app.srcdir, file) for file, name in app.builder.images.items()}
     beside = Path(app.outdir, app.builder.imagedir)
-    context["body"] = for_a_phone(context["body"], images, beside, folder)
+    body = for_a_phone(body, images, beside, folder)
     if context["has_maths_elements"]:
         fonts = context["pathto"]("_static", resource=True)
-        context["body"], style = set_formulas(context["body"], fonts)
+        body, style = set_formulas(body, fonts)
         context["metatags"] = context.get("metatags", "") + style
         context["has_maths_elements"] = False  # or Sphinx brings MathJax
     imports, code = FOLDED[folder]
     names = chain([imports], repeat(code))
-    context["body"] = SET_UP.sub(
-        lambda found: found[1] + next(names) + found[2], context["body"]
-    )
-    context["body"] = EMPTY_HEAD.sub(r"<td\1></td>", context["body"])
-    context["body"] = PLAIN.sub(r"\1", context["body"])  # in the colour of the text
+    body = SET_UP.sub(lambda found: found[1] + next(names) + found[2], body)
+    body = EMPTY_HEAD.sub(r"<td\1></td>", body)
+    body = PLAIN.sub(r"\1", body)  # in the colour of the text
     words = '</span> <span class="pre">'  # of one piece of code: one span will do
-    context["body"] = context["body"].replace(words, " ")
+    body = body.replace(words, " ")
     unhelpful = ' aria-label="Toggle hidden content"'  # is read out instead of "Show the output"
-    context["body"] = context["body"].replace(unhelpful, "")
+    body = body.replace(unhelpful, "")
+    context["body"] = body
     paragraphs = (  # of words; the first of a README is the link to the other edition
         text.astext()
         for text in doctree.findall(nodes.paragraph)

@@ -263,13 +263,12 @@ def figures(readme):
     return found
 
 
-def _chapters(folder, chapters):
+def _chapters(readme, chapters):
     """{number: card} of the chapters, and the ways through: (name, hours, numbers).
 
     Minutes and needs are those of the README's table.
     """
-    readme = "README.zh.md" if folder == "zh" else "README.md"
-    text = (ROOT / readme).read_text(encoding="utf-8")
+    text = (ROOT / f"{readme}.md").read_text(encoding="utf-8")
     drawn = figures(text)
     cards = {}
     for document, title in chapters:
@@ -419,7 +418,7 @@ def context(builder, folder, readme, chapters):
     """What the template of the front page needs."""
     words = WORDS[folder]
     of_readme = _of_readme(builder, readme)
-    cards, through = _chapters(folder, chapters)
+    cards, through = _chapters(readme, chapters)
     name, hours, numbers = through[0]
     look_up = next(d for d, title in chapters if title.startswith("19"))
     sections = [("19", "w02"), ("19", "w01"), *KERNELS]
