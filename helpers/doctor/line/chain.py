@@ -24,7 +24,7 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ..function.isolation import forgiving
-from ..function.private import methods, takes_ctx
+from ..function.private import FunctionCtx, methods, takes_ctx
 from ..function.source import UnsuitableError, harmless
 from ..function.subject import argument_names, graph
 from ..function.tensors import as_vector, is_number
@@ -196,22 +196,6 @@ def text_of(binding):
 # --- forward once more, while autograd records ----------------------------------------
 
 
-class StandIn:
-    """What forward takes for ctx when the doctor calls it."""
-
-    def __init__(self, needs):
-        self.needs_input_grad, self.constant = needs, ()
-
-    def mark_non_differentiable(self, *tensors):
-        self.constant = tensors
-
-    def ignored(self, *given):
-        pass
-
-    save_for_backward = save_for_forward = ignored
-    mark_dirty = set_materialize_grads = ignored
-
-
 @dataclass(frozen=True)
 class Local:
     """A local of forward: its edge in the graph, its value and the right gradient.
@@ -244,7 +228,8 @@ class RecordedCall:
     def repeat(self):
         """({position: edge} of arguments, outputs, which have no gradient)."""
         given, edges = [*map(copied, self.arguments)], {}
-        ctx = StandIn(tuple(map(is_number, given)))
+        ctx = FunctionCtx()
+        ctx.needs_input_grad = tuple(map(is_number, given))
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
             for k, a in enumerate(given):
                 if is_number(a):  # no leaf, for forward may change what it is given
@@ -253,7 +238,7 @@ class RecordedCall:
             torch.set_rng_state(self.random)
             outputs = self.forward(*([ctx] if self.ctx_too else []), *given)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        return edges, outputs, ctx.constant
+        return edges, outputs, getattr(ctx, "non_differentiable", ())
 
 
 def edge_of(tensor):
