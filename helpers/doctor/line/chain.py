@@ -331,13 +331,12 @@ class Record:
             for one, right in zip(found, rights, strict=True)
         ]
 
-    def without(self, target, j, k):
+    def without(self, local, j, k):
         """The gradient of this local, but for what comes through use k of local j."""
-        local, other = self.locals[target], self.locals[j]
-        ends = {"retain_graph": True, "allow_unused": True}
+        other, ends = self.locals[j], {"retain_graph": True, "allow_unused": True}
         share = other.uses[k][1]
         (part,) = torch.autograd.grad([other.edge], [local.edge], [share], **ends)
-        return None if part is None else local.gradient - part
+        return local.gradient - (0 if part is None else part)
 
 
 # --- the chain ------------------------------------------------------------------------
@@ -350,6 +349,7 @@ class Target:
     That is its gradient, or the sum of some of its uses, or its value.
 
     turned:  is it transposed?
+    lost:    (j, k): of its gradient, what comes through use k of local j is left out
     skipped: in each run of a loop, the gradient of what forward assigned to this name in
              this line, the last first, but for so many; then of what had this name at
              first. None if there is no loop.
@@ -359,6 +359,7 @@ class Target:
     uses: tuple | None = None
     value: bool = False
     turned: bool = False
+    lost: tuple | None = None
     skipped: int | None = None
 
     def of(self, record, like, run=0):
@@ -372,6 +373,8 @@ class Target:
         found = local.value if self.value else local.gradient
         if self.uses is not None:
             found = sum(local.uses[k][1] for k in self.uses)
+        if self.lost:
+            found = record.without(local, *self.lost)
         found = found.mT if self.turned else found
         return found.reshape(like.shape).to(like.dtype)
 
@@ -734,17 +737,9 @@ class Search:
                 if self.paths >= PATHS:
                     return None
                 self.paths += 1
-                if all(self.lacks(*pair, key, target, j, k) for pair in self.draws):
+                if self.holds(key, replace(target, lost=(j, k))):
                     return PART, {"uses": self.through(local, [k])}
         return None
-
-    def lacks(self, events, record, key, target, j, k):
-        """Is this local the gradient without what comes through use k of local j?"""
-        rest, value = record.without(target.local, j, k), events[key]
-        if rest is None:
-            return False
-        rest = rest.mT if target.turned else rest
-        return alike(value, rest.reshape(value.shape).to(value.dtype))
 
     def factor_of(self, key, target):
         """The factor of the right gradient, the same at two draws, or None."""
