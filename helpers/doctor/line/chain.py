@@ -217,30 +217,6 @@ class Local:
         return range(n) if 1 < n <= USES else ()
 
 
-class RecordedCall:
-    """One call of a Function, as it was made, to be made again."""
-
-    def __init__(self, forward, ctx_too, arguments):
-        self.forward, self.ctx_too = forward, ctx_too
-        self.arguments = [copied(a) for a in arguments]
-        self.random = torch.get_rng_state()
-
-    def repeat(self):
-        """({position: edge} of arguments, outputs, which have no gradient)."""
-        given, edges = [*map(copied, self.arguments)], {}
-        ctx = FunctionCtx()
-        ctx.needs_input_grad = tuple(map(is_number, given))
-        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-            for k, a in enumerate(given):
-                if is_number(a):  # no leaf, for forward may change what it is given
-                    given[k] = a.requires_grad_().clone()
-                    edges[k] = edge_of(given[k])
-            torch.set_rng_state(self.random)
-            outputs = self.forward(*([ctx] if self.ctx_too else []), *given)
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        return edges, outputs, getattr(ctx, "non_differentiable", ())
-
-
 def edge_of(tensor):
     """Where its gradient arrives, the same of each tensor that has it there."""
     return GradientEdge(*get_gradient_edge(tensor)[:2])
@@ -251,14 +227,15 @@ def copied(a):
 
 
 class Record:
-    """What forward's own gradients are in one call.
+    """What forward's own gradients are in one call, which is made again.
 
     bindings: {node: the `Binding` that made it}; locals: a list of `Local`, its
-    arguments first; gradients: of each argument, or None
+    arguments first; gradients: of each argument, or None; grads: what backward takes
     """
 
-    def __init__(self, call, watched, grads):
+    def __init__(self, watched, grads, forward, ctx_too, arguments, random):
         self.bindings, found, last = {}, [], {}
+        self.grads = [*filter(torch.is_tensor, grads)]
 
         def seen(key, value):
             if torch.is_tensor(value) and value.grad_fn is not None:
@@ -272,11 +249,20 @@ class Record:
                     found.append((name, binding.line, edge, copied(value)))
             return value
 
-        with watched.running(seen):
-            edges, outputs, constant = call.repeat()
-        arguments = [
-            (watched.argument(k), 0, edge, call.arguments[k])
-            for k, edge in edges.items()
+        given, edges, ctx = [*map(copied, arguments)], {}, FunctionCtx()
+        ctx.needs_input_grad = tuple(map(is_number, given))
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            for k, a in enumerate(given):
+                if is_number(a):  # no leaf, for forward may change what it is given
+                    given[k] = a.requires_grad_().clone()
+                    edges[k] = edge_of(given[k])
+            torch.set_rng_state(random)
+            with watched.running(seen):
+                outputs = forward(*([ctx] if ctx_too else []), *given)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        constant = getattr(ctx, "non_differentiable", ())
+        of_arguments = [
+            (watched.argument(k), 0, edge, arguments[k]) for k, edge in edges.items()
         ]
         pairs = [
             (out, grad)
@@ -286,12 +272,10 @@ class Record:
             and grad is not None
             and not any(out is c for c in constant)
         ]
-        self.locals = self.differentiated(pairs, [*arguments, *found])
-        rights = dict(zip(edges, self.locals, strict=False))
-        self.gradients = tuple(
-            rights[k].gradient if k in rights else None
-            for k in range(len(call.arguments))
-        )
+        self.locals = self.differentiated(pairs, [*of_arguments, *found])
+        pairs = zip(edges, self.locals, strict=False)
+        rights = {k: local.gradient for k, local in pairs}
+        self.gradients = tuple(map(rights.get, range(len(arguments))))
 
     def differentiated(self, pairs, found):
         """A `Local` of each that is found, for these pairs (output, its gradient)."""
@@ -417,13 +401,14 @@ class Chain:
                 forward = self.reference or (method if self.by_forward else cls.forward)
                 given = args[1:] if self.by_forward else args[1]
                 ctx_too = self.by_forward and not self.reference
-                calls[args[0]] = RecordedCall(forward, ctx_too, given)
+                random = torch.get_rng_state()
+                calls[args[0]] = forward, ctx_too, [*map(copied, given)], random
             return method(*args)
 
         def back(method, cls, ctx, *grads):
             if ctx not in calls:
                 return method(ctx, *grads)
-            record = Record(calls[ctx], self.forward, grads)
+            record = Record(self.forward, grads, *calls[ctx])
             return of_call(record, method, ctx, grads)
 
         name = "forward" if self.by_forward else "setup_context"
@@ -452,7 +437,7 @@ class Chain:
         return self.running(of_call)
 
     def draw(self, wrong, turn):
-        """({key: value} of the locals, record, grads) of a backward pass's first call."""
+        """({key: value} of the locals, record) of a backward pass's first call."""
         found = []
 
         def of_call(record, backward, ctx, grads):
@@ -468,7 +453,7 @@ class Chain:
 
             with self.backward.running(seen):
                 result = backward(ctx, *grads)
-            found.append((events, record, grads))
+            found.append((events, record))
             return result
 
         with self.running(of_call):
@@ -528,16 +513,14 @@ class Search:
     def __init__(self, chain, wrong, budget):
         self.chain, self.wrong, self.budget = chain, wrong, budget
         self.bindings = chain.backward.bindings
-        draws = [chain.draw(wrong.here, 0), chain.draw(wrong.at[-1], 1)]
-        (events, self.record, grads), (others, other, _grads) = draws
+        self.draws = [chain.draw(wrong.here, 0), chain.draw(wrong.at[-1], 1)]
+        (events, self.record), (others, other) = self.draws
         if outline(self.record) != outline(other):  # forward took another branch there
-            draws[1] = chain.draw(wrong.here, 1)
-        self.draws = [(events, record) for events, record, _grads in draws]
+            self.draws[1] = chain.draw(wrong.here, 1)
         self.events = {key: events[key] for key in events if key in others}
         self.stay, self.proofs, self.paths = guard_of(wrong), 0, 0
         self.right = {}  # {key: the `Target` that it holds, as its name says}
         self.sums = {}  # by name: the last `Target` that is a sum of uses
-        self.grads = [*filter(torch.is_tensor, grads)]
         self.held = {key: self.target_of(key) for key in self.events}
 
     def name(self, key):
@@ -587,7 +570,7 @@ class Search:
 
     def is_taken(self, key, value):
         """Is it a constant, or are all its elements those of something right?"""
-        right = [*self.grads, *(self.events[k] for k in self.right)]
+        right = [*self.record.grads, *(self.events[k] for k in self.right)]
         every = torch.cat([*map(as_vector, right)])
         _events, (others, _record) = self.draws
         is_constant = is_flat(value) or torch.equal(value, others[key])
@@ -708,7 +691,7 @@ class Search:
         over, or is a use, is what it is.
         """
         returned = self.name(key) is None
-        given = any(alike(value, g) for g in self.grads)
+        given = any(alike(value, g) for g in self.record.grads)
         is_use = self.held[key] and self.held[key].uses is not None
         return not (returned or given or is_use or key in self.right)
 
