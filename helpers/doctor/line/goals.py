@@ -99,8 +99,7 @@ def right_if(wrong, budget, few, first):
 
     def keeps():
         """Are elements of other wrong gradients right still that were right?"""
-        runs = ((one, one.subject.run(one.point.values)) for one in partly)
-        return all(one.fits(one.rows_of(run), one.right) for one, run in runs)
+        return all(one.fits(one.rows(), one.right) for one in partly)
 
     def fits(edit):
         asks = FLAGS_OF in edit.code.text and (was_alone or is_asked(edit))

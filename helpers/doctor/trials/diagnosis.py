@@ -242,9 +242,7 @@ def right_on_average(here):
         return as_vector(here.subject.run(moved, seed=seed).outputs[here.o])
 
     for seed in range(SEEDS):
-        rows = torch.stack(
-            [*here.rows_of(here.subject.run(here.point.values, seed=seed))]
-        )
+        rows = torch.stack([*here.rows(seed)])
         along = [
             (rows.conj() @ here.row(u)).real
             - vs @ (output(1e-5 * u, seed) - output(-1e-5 * u, seed)) / 2e-5
