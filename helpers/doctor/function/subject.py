@@ -515,8 +515,8 @@ class Subject:
                         found[k] = min(names)
         return self.but(sums_in=found)
 
-    def gradients(self, vs, values=None):
-        return self.backward(self.run(values), vs)
+    def gradients(self, vs, values=None, create=False):
+        return self.backward(self.run(values), vs, create=create)
 
     def for_ones(self, run=None):
         """The gradients where each grad_output is ones."""

@@ -85,14 +85,13 @@ class Foresight:
     """The record of a run of backward, which foresees what an edit would mend.
 
     codes: of the functions that may be edited; wrong: the `Gradient` that is to be
-           mended; gradient(): what backward gives for it, with its graph
+           mended
     hands: {expression that is assigned or returned: {text: value} of what is at hand
            there}
     """
 
-    def __init__(self, codes, wrong, gradient, budget):
-        self.codes, self.wrong = codes, wrong
-        self.gradient, self.budget, self.evaluated = gradient, budget, 0
+    def __init__(self, codes, wrong, budget):
+        self.codes, self.wrong, self.budget, self.evaluated = codes, wrong, budget, 0
         dice = torch.Generator().manual_seed(5)
         off = torch.where(wrong.trusted, wrong.expected[0] - wrong.sampled[0], 0)
         self.weights = torch.randn(3, len(off), generator=dice, dtype=off.dtype).to(
@@ -107,9 +106,7 @@ class Foresight:
         ):
             self.sites = []
         self.watched = {site.node: site for site in self.sites}
-        self.hands = {
-            node: site.hand for node, site in self.watched.items() if site.scopes
-        }
+        self.hands = {site.node: site.hand for site in self.sites if site.scopes}
 
     def is_recorded(self, nodes):
         self.sites = [Expression(*pair) for pair in nodes]
@@ -120,7 +117,7 @@ class Foresight:
             methods("backward", recorded),
             allow_mutation_on_saved_tensors(),
         ):
-            self.record(self.gradient())
+            self.record()
             return True
         return False
 
@@ -141,14 +138,17 @@ class Foresight:
         site.values.append(value.detach().clone())
         return value + site.leaves[-1]
 
-    def record(self, grad):
-        row = self.wrong.row(grad)
-        off = (row[self.wrong.elements] - self.wrong.sampled[0]).abs()
-        if (off > self.wrong.limit[0])[self.wrong.trusted].any():
+    def record(self):
+        one = self.wrong
+        v = one.vs[0].clone()  # an edit that is tried may write into it
+        grad = one.point.vjp({one.o: v}, create=True)[one.i]
+        row = one.row(grad)
+        off = (row[one.elements] - one.sampled[0]).abs()
+        if (off > one.limit[0])[one.trusted].any():
             raise ValueError("it does something else when it is recorded")
         leaves, rows = [leaf for site in self.sites for leaf in site.leaves], []
         for weights in self.weights:
-            w = torch.zeros_like(row).index_copy(0, self.wrong.elements, weights)
+            w = torch.zeros_like(row).index_copy(0, one.elements, weights)
             w = w.reshape(grad.shape).to(grad.dtype)
             rows.append(
                 torch.autograd.grad(

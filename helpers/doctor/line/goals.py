@@ -117,15 +117,7 @@ def candidates(codes, wrong, budget, few, first):
     First come those that are foreseen to mend it, then others that may; none divides by
     what may be 0.
     """
-    case = wrong.here
-
-    def gradient():
-        run = case.subject.run(case.point.values)
-        vs = [torch.zeros_like(t) for t in run.outputs]
-        vs[case.o] = case.vs[0].clone()
-        return case.subject.backward(run, vs, create=True)[case.i]
-
-    ahead = Foresight(codes, case, gradient, budget)
+    ahead = Foresight(codes, wrong.here, budget)
     places = []
     if first and first.is_cause:  # whatever is foreseen, as in a loop
         lacks_a_term = first.is_at if first.is_part else never

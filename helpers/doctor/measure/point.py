@@ -34,7 +34,7 @@ class Point:
         size = sum(t.numel() for t in (*self.outputs, *values))
         self.limit = min(512, max(16, 7_000_000 // size))
 
-    def vjp(self, vs):
+    def vjp(self, vs, create=False):
         """All gradients of the sum of v · output o, for {o: v}.
 
         Other outputs receive zeros.
@@ -42,7 +42,7 @@ class Point:
         full = [torch.zeros_like(t) for t in self.outputs]  # not None
         for o, v in vs.items():
             full[o] = shaped(v, full[o])
-        return self.subject.gradients(full, self.values)
+        return self.subject.gradients(full, self.values, create)
 
     def given(self, o):
         """The gradients of the three v of output o: three lists, one entry an input."""
