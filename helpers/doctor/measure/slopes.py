@@ -54,34 +54,25 @@ def moved_by(of, moves, t):
     return of.forward([moved.get(i, v) for i, v in enumerate(of.values)])
 
 
-class WideSteps:
+def half_change(of, moves, o, h):
+    """Half of what output o changes by, from one side to the other."""
+    return (moved_by(of, moves, h)[o] - moved_by(of, moves, -h)[o]) / 2
+
+
+def wide_slope(half):
     """J · u by steps so wide that it does not matter where a forward stops iterating.
 
-    slopes: of each output; of, moves: as in `slopes_along`
+    half(h): the `half_change` of one output at this step
     """
+    return sum(h * half(h) for h in WIDE) / sum(h * h for h in WIDE)
 
-    def __init__(self, of, moves):
-        self.at = functools.partial(moved_by, of, moves)
-        halves = [self.half(h) for h in WIDE]
-        self.slopes = [
-            sum(h * half for h, half in zip(WIDE, of_output, strict=True))
-            / sum(h * h for h in WIDE)
-            for of_output in zip(*halves, strict=True)
-        ]
 
-    def half(self, h):
-        """Half of what each output changes by, from one side to the other."""
-        return [
-            (high - low) / 2 for high, low in zip(self.at(h), self.at(-h), strict=True)
-        ]
-
-    def rest(self, o):
-        """By how much output o is off from that slope over narrow steps."""
-        slope = self.slopes[o]
-        off = {h: largest(self.half(h)[o] - h * slope) for h in NARROW}
-        return max(
-            size if size > 1e-2 * h * largest(slope) else 0.0 for h, size in off.items()
-        )
+def rest_of(half, slope):
+    """By how much the output is off from that slope over narrow steps."""
+    off = {h: largest(half(h) - h * slope) for h in NARROW}
+    return max(
+        size if size > 1e-2 * h * largest(slope) else 0.0 for h, size in off.items()
+    )
 
 
 def in_float32(t):

@@ -1,5 +1,6 @@
 """What is suspected is measured, element by element."""
 
+import functools
 import math
 
 import torch
@@ -9,7 +10,7 @@ from ..function.tensors import Dice, as_vector, is_symmetric, largest
 from ..measure.gradient import WrongGradient, measured
 from ..measure.point import Point
 from ..measure.screening import KINK, too_much
-from ..measure.slopes import WideSteps, agrees
+from ..measure.slopes import agrees, half_change, rest_of, wide_slope
 from ..report import brief, note
 from ..words import N_, _
 
@@ -145,14 +146,15 @@ def exact_to(here):
             here.row(here.point.dice.direction(here.x))[here.elements] * here.trusted
         )
         move = {here.i: u.reshape(here.shape).to(here.x.dtype)}
-        along = WideSteps(here.point, move)
-        slope = vs @ along.slopes[here.o]
+        half = functools.partial(half_change, here.point, move, here.o)
+        wide = wide_slope(half)
+        slope = vs @ wide
         given, expected = (
             rows @ u[here.elements] for rows in (here.sampled, here.expected)
         )
         if (given - slope).norm() > 0.1 * min((expected - slope).norm(), slope.norm()):
             return 0
-        size = max(size, along.rest(here.o))
+        size = max(size, rest_of(half, wide))
     return (
         10.0 ** round(math.log10(size))
         if 0 < size < EXACT_TO * largest(here.point.y0[here.o])
