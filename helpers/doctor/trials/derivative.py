@@ -1,6 +1,6 @@
 """The trial on which the others wait: is the gradient the derivative of forward?
 
-Which gradients may be wrong (`screened`); which are, element by element (`Judgement`);
+Which gradients may be wrong (`screened`); which are, element by element (`wrong_gradients`);
 what that is called and what mends it (`diagnosis`); how it is told.
 """
 
@@ -13,7 +13,7 @@ from ..measure.screening import too_much
 from ..report import MEANT, POINTS, error, note
 from ..words import N_, _, quoted
 from .diagnosis import but_for_in_place, diagnosis, is_estimator
-from .judgement import Judgement
+from .judgement import wrong_gradients
 from .screened import points_of, screened
 
 ESTIMATOR = note(
@@ -40,7 +40,7 @@ def derivative_of_forward(exam):
         return
     try:
         suspected, notes = screened(exam, points_of(exam))
-        judgement = Judgement(exam, suspected)
+        wrong, more = wrong_gradients(exam, suspected)
     except CallError as raised:
         if raised.phase != "forward":
             raise
@@ -49,9 +49,8 @@ def derivative_of_forward(exam):
     for x, one in exam.judged.items():
         if 0 < one.points < POINTS and not one.why:
             exam.note_judged(x, why=too_much(exam.subject.values) or _(NOT_NEARBY))
-    yield from notes
-    yield from judgement.notes
-    wrong = but_for_in_place(exam, judgement.wrong_gradients())
+    yield from (*notes, *more)
+    wrong = but_for_in_place(exam, wrong)
     # What somebody trains comes before what was given as a constant. And what explains
     # a gradient that is not zero may explain that another one is.
     in_order = sorted(

@@ -29,94 +29,77 @@ EXACT_TO = 5e-4
 LONG = N_("element by element, that would take long")
 
 
-class Judgement:
-    """What came of measuring what is suspected.
+def wrong_gradients(exam, suspected):
+    """({(i, o): `WrongGradient`}, notes): what came of measuring what is suspected.
 
-    wrong: {(i, o): list of `Gradient`}, one for each point at which it is wrong, at
-           most two
-    notes: findings about what is right after all, or was not measured
-    right: (i, o) of what is right at the given point
-    left:  the inputs for which there were no calls left
+    A `WrongGradient` holds a `Gradient` for each point at which it is wrong, at most two.
+    The notes are about what is right after all.
     """
-
-    def __init__(self, exam, suspected):
-        self.exam, self.suspected, self.wrong, self.notes = exam, suspected, {}, []
-        self.right = {(s.i, s.o) for s in suspected if s.here and s.verdict == "right"}
-        self.coarse = {}
-        self.choose()
-        for s in self.judged:
-            found = self.wrong.get((s.i, s.o), ())
-            if s.i not in self.left and len(found) < self.points:
-                self.measure(s)
-        self.notes += [
-            self.of_coarse(i, size)
-            for (i, o), size in self.coarse.items()
-            if (i, o) not in self.wrong
-        ]
-
-    def choose(self):
-        """Which inputs, elements and points the calls suffice for."""
-        subject = self.exam.subject
-        self.judged = [s for s in self.suspected if s.verdict in ("wrong", "unsure")]
-        inputs = {s.i for s in self.judged}
-        self.points = 1 if too_much(subject.values) or subject.is_slow else 2
-        calls = calls_allowed(subject) // self.points
-        number, self.limit = shared(calls, len(inputs))
-        unknown = {s.i for s in self.suspected if s.verdict == "unknown"}
-        self.left = unknown | set(sorted(inputs)[number:])
-        for i in self.left:
-            self.exam.not_judged(_(LONG), subject.inputs[i])
-
-    def measure(self, s):
-        """Measure one. Is it wrong, or right after all?"""
-        s.point.limit = min(s.point.limit, self.limit)
-        here = measured(s.point, s.i, s.o)
-        if s.verdict == "wrong" and not (here.wrong.any() or here.sparse):
-            louder = Point(s.point.subject, s.point.dice, s.point.values, s.factors)
-            here = measured(louder, s.i, s.o)
-        if not here.subject.reference and self.is_excused(s, here):
-            return
+    subject, wrong, notes, coarse = exam.subject, {}, [], {}
+    # Which inputs, elements and points the calls suffice for.
+    due = [s for s in suspected if s.verdict in ("wrong", "unsure")]
+    inputs = sorted({s.i for s in due})
+    points = 1 if too_much(subject.values) or subject.is_slow else 2
+    number, limit = shared(calls_allowed(subject) // points, len(inputs))
+    left = {s.i for s in suspected if s.verdict == "unknown"} | {*inputs[number:]}
+    for i in left:
+        exam.not_judged(_(LONG), subject.inputs[i])
+    right = {(s.i, s.o) for s in suspected if s.here and s.verdict == "right"}
+    for s in due:
+        io = s.i, s.o
+        if s.i in left or len(wrong.get(io, ())) >= points:
+            continue
+        here = remeasured(s, limit)
+        note = None if subject.reference else excuse(s, here)
+        if note and note.code == COARSE_FORWARD.code:
+            coarse.setdefault(io, note)
+        elif note:
+            notes.append(note)
         # If not all elements are examined, the wrong one may not be among them.
-        if here.wrong.any() or s.verdict == "wrong" and here.sparse:
-            self.wrong.setdefault((s.i, s.o), []).append(here)
+        elif here.wrong.any() or s.verdict == "wrong" and here.sparse:
+            wrong.setdefault(io, []).append(here)
         elif s.here and here.whole:
-            self.right.add((s.i, s.o))
+            right.add(io)
+    for io, note in coarse.items():
+        if io not in wrong:  # wide steps judge it
+            points = max(exam.judged[note.input].points, 1)
+            exam.note_judged(note.input, points=points, order=1)
+            notes.append(note)
+    several = any(not s.here for s in suspected)
+    others = {(s.i, s.o) for s in suspected if s.verdict in ("wrong", "unknown")}
+    through = frozenset(wrong.keys() | others)
+    together = tuple(some[0] for some in wrong.values())
+    found = {
+        io: WrongGradient(tuple(at), io in right and several, through, together)
+        for io, at in wrong.items()
+    }
+    return found, notes
 
-    def is_excused(self, s, here):
-        """Is it that differences say too little, or of changes that nobody makes?"""
-        is_wrong = here.wrong.any()
-        if (
-            (is_wrong or s.verdict == "wrong")
-            and is_symmetric(here.x)
-            and right_if_symmetric(here)
-        ):
-            self.notes.append(SYMMETRIC_ONLY(here.input))
-        elif is_wrong and not adds_up(here):
-            self.notes.append(KINK(here.input))
-        elif is_wrong and (size := exact_to(here)):
-            self.coarse.setdefault((s.i, s.o), size)
-        else:
-            return False
-        return True
 
-    def of_coarse(self, i, size):
-        """The note about an input that wide steps judge."""
-        x = self.exam.subject.inputs[i]
-        self.exam.note_judged(x, points=max(self.exam.judged[x].points, 1), order=1)
-        return COARSE_FORWARD(x, size=brief(size))
+def remeasured(s, limit):
+    """The `Gradient` of what is suspected, with the v that show it."""
+    s.point.limit = min(s.point.limit, limit)
+    here = measured(s.point, s.i, s.o)
+    if s.verdict == "wrong" and not (here.wrong.any() or here.sparse):
+        louder = Point(s.point.subject, s.point.dice, s.point.values, s.factors)
+        return measured(louder, s.i, s.o)
+    return here
 
-    def wrong_gradients(self):
-        """{(i, o): `WrongGradient`} of what is wrong."""
-        several = any(not s.here for s in self.suspected)
-        due = [s for s in self.suspected if s.verdict in ("wrong", "unknown")]
-        through = frozenset(self.wrong.keys() | {(s.i, s.o) for s in due})
-        together = tuple(some[0] for some in self.wrong.values())
-        return {
-            io: WrongGradient(
-                tuple(at), io in self.right and several, through, together
-            )
-            for io, at in self.wrong.items()
-        }
+
+def excuse(s, here):
+    """The note that differences say too little, or of changes that nobody makes."""
+    is_wrong = here.wrong.any()
+    if (
+        (is_wrong or s.verdict == "wrong")
+        and is_symmetric(here.x)
+        and right_if_symmetric(here)
+    ):
+        return SYMMETRIC_ONLY(here.input)
+    if is_wrong and not adds_up(here):
+        return KINK(here.input)
+    if is_wrong and (size := exact_to(here)):
+        return COARSE_FORWARD(here.input, size=brief(size))
+    return None
 
 
 def adds_up(here):
