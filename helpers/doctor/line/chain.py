@@ -11,7 +11,6 @@ leaves the right ones alone.
 
 import ast
 import contextlib
-import copy
 import functools
 import inspect
 import itertools
@@ -31,13 +30,14 @@ from ..function.tensors import as_vector, is_number
 from ..measure.gradient import are_right, nearly_equal
 from ..report import brief
 from ..words import N_, _, listed
-from .edits import WATCH, Code, parsed, watching
+from .edits import WATCH, Code, parsed, rebuilt, watching
 from .goals import backward_of, codes_of, guard_of, read_in, stored_in
 
 PROOFS = 80  # interventions, at most
 PATHS = 200  # through forward, at most
 MOST_ELEMENTS = 1e6  # elements of one local, above which none is kept
 USES = 6  # of one local, of which all parts are tried
+BINDING = ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr
 
 FIRST = N_("first wrong: {what}")
 BEFORE = N_("wrong here, or in {suspects}: {what}")
@@ -79,48 +79,32 @@ class Binding:
     node: ast.stmt
 
 
-class Watching(ast.NodeTransformer):
-    """Calls the watch where a local is bound, or something returned."""
+def watched(code, bindings, returns, arguments):
+    """Its tree, which calls the watch where a local is bound, or something returned.
 
-    def __init__(self, code, bindings, returns):
-        self.code, self.bindings, self.returns = code, bindings, returns
-        self.own = {*code.fn.__code__.co_varnames, *code.fn.__code__.co_cellvars}
+    returns, arguments: of these, too? Arguments are made where it is called
+    """
+    own = {*code.fn.__code__.co_varnames, *code.fn.__code__.co_cellvars} - {"ctx"}
+    inner = [n for n in code.nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
 
-    def binding(self, node, name):
-        self.bindings.append(Binding(self.code, self.code.line(node), name, node))
-        return len(self.bindings) - 1
+    def call(node, name, text):
+        bindings.append(Binding(code, code.line(node), name, node))
+        return f"{WATCH}({len(bindings) - 1}, {text})"
 
-    def statement(self, node):
-        watches = [
-            f"{name} = {WATCH}({self.binding(node, name)}, {name})"
-            for name in bound_by(node)
-            if name in self.own and name != "ctx"
-        ]
-        return [node, *(parsed(text, node) for text in watches)]
+    def change(node, copy):
+        if isinstance(node, ast.Return) and node.value and returns:
+            return parsed(f"return {call(node, None, ast.unparse(node.value))}", node)
+        if not isinstance(node, BINDING):
+            return copy
+        names = [x for x in bound_by(node) if x in own]
+        watches = [parsed(f"{x} = {call(node, x, x)}", node) for x in names]
+        return ast.If(ast.Constant(True), [copy, *watches], [])  # one statement
 
-    visit_Assign = visit_AugAssign = statement  # noqa: N815
-    visit_AnnAssign = visit_Expr = statement  # noqa: N815
-
-    def visit_Return(self, node):  # noqa: N802
-        if node.value is None or not self.returns:
-            return node
-        text = f"{WATCH}({self.binding(node, None)}, {ast.unparse(node.value)})"
-        return parsed(f"return {text}", node)
-
-    def visit_FunctionDef(self, node):  # noqa: N802
-        return node if node is not self.tree else self.generic_visit(node)
-
-    visit_Lambda = visit_ClassDef = visit_FunctionDef  # noqa: N815
-
-    def watched(self, from_its_arguments):
-        self.tree = copy.deepcopy(self.code.tree)
-        tree = self.visit(self.tree)
-        if from_its_arguments:  # which are made where it is called
-            number = self.binding(self.code.tree, None)
-            tree.body[:0] = [
-                parsed(f"{WATCH}({number}, {x})", tree) for x in self.code.arguments
-            ]
-        return ast.fix_missing_locations(tree)
+    within = {code.tree, *code.nodes}.difference(*map(ast.walk, inner))
+    tree = rebuilt(code.tree, change, within)
+    if arguments:
+        tree.body[:0] = [parsed(call(code.tree, None, x), tree) for x in code.arguments]
+    return ast.fix_missing_locations(tree)
 
 
 def bound_by(node):
@@ -148,10 +132,8 @@ class Method:
         if not self.codes or self.codes[0].fn is not inspect.unwrap(method):
             raise UnsuitableError
         self.trees = {
-            code: Watching(code, self.bindings, code is self.codes[0]).watched(
-                from_arguments and code is not self.codes[0]
-            )
-            for code in self.codes
+            code: watched(code, self.bindings, not k, from_arguments and k)
+            for k, code in enumerate(self.codes)
         }
 
     @contextlib.contextmanager
