@@ -18,6 +18,7 @@ import operator
 import re
 import textwrap
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
@@ -79,6 +80,20 @@ class Binding:
     node: ast.stmt
 
 
+class Key(NamedTuple):
+    """Of which binding a value is, in which turn, and in a tuple which item."""
+
+    binding: Binding
+    turn: int
+    item: int | None
+
+    @property
+    def name(self):
+        """What the local is called there, or None of what is returned."""
+        name = self.binding.name
+        return name if self.item is None or name is None else f"{name}[{self.item}]"
+
+
 def watched(code, bindings, returns, arguments):
     """Its tree, which calls the watch where a local is bound, or something returned.
 
@@ -138,16 +153,17 @@ class Method:
 
     @contextlib.contextmanager
     def running(self, seen):
-        """seen((number of the binding, turn, item), value): what takes its place."""
+        """seen(key, value): what takes its place; key: a `Key`."""
         turns = {}
 
         def watch(number, value):
             turn = turns[number] = turns.get(number, -1) + 1
+            binding = self.bindings[number]
             if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
-                items = [seen((number, turn, k), item) for k, item in enumerate(value)]
+                items = [seen(Key(binding, turn, k), x) for k, x in enumerate(value)]
                 same = all(map(operator.is_, items, value))
                 return value if same else type(value)(items)
-            return seen((number, turn, None), value)
+            return seen(Key(binding, turn, None), value)
 
         with watching(self.trees, watch):
             yield
@@ -155,11 +171,6 @@ class Method:
     def argument(self, k):
         """What argument k is called."""
         return argument_names(self.callee, k + 1)[k]
-
-    def name(self, key):
-        """What the local is called there, or None of what is returned."""
-        name, item = self.bindings[key[0]].name, key[2]
-        return name if item is None or name is None else f"{name}[{item}]"
 
 
 def lines_of(callee):
@@ -221,7 +232,7 @@ class Record:
 
         def seen(key, value):
             if torch.is_tensor(value) and value.grad_fn is not None:
-                binding, name = watched.bindings[key[0]], watched.name(key)
+                binding, name = key.binding, key.name
                 # The nodes that this line has made.
                 new = graph([value], self.bindings)
                 self.bindings |= dict.fromkeys(new, binding)
@@ -403,15 +414,14 @@ class Chain:
 
     def putting(self, key, target):
         """The same backward, but for one local, which holds what it should."""
-        line, run, place = key
         every = target.skipped is not None
 
         def of_call(record, backward, ctx, grads):
             def seen(here, value):
-                is_here = here == (line, here[1] if every else run, place)
+                is_here = key == (here._replace(turn=key.turn) if every else here)
                 if not is_here or not torch.is_tensor(value):
                     return value
-                return copied(target.of(record, value, here[1]))  # backward may write
+                return copied(target.of(record, value, here.turn))  # backward may write
 
             with self.backward.running(seen):
                 return backward(ctx, *grads)
@@ -426,11 +436,10 @@ class Chain:
             events, last = {}, {}
 
             def seen(key, value):
-                name = self.backward.name(key)
                 here = (id(value), getattr(value, "_version", 0))
-                if is_number(value) and last.get(name, 0) != here:
+                if is_number(value) and last.get(key.name, 0) != here:
                     events[key] = value.detach().clone()
-                last[name] = here
+                last[key.name] = here
                 return value
 
             with self.backward.running(seen):
@@ -494,7 +503,6 @@ class Search:
 
     def __init__(self, chain, wrong, budget):
         self.chain, self.wrong, self.budget = chain, wrong, budget
-        self.bindings = chain.backward.bindings
         self.draws = [chain.draw(wrong.here, 0), chain.draw(wrong.at[-1], 1)]
         (events, self.record), (others, other) = self.draws
         if outline(self.record) != outline(other):  # forward took another branch there
@@ -504,9 +512,6 @@ class Search:
         self.right = {}  # {key: the `Target` that it holds, as its name says}
         self.sums = {}  # by name: the last `Target` that is a sum of uses
         self.held = {key: self.target_of(key) for key in self.events}
-
-    def name(self, key):
-        return self.chain.backward.name(key)
 
     def holds(self, key, target):
         """Does this local hold it, at both draws?"""
@@ -526,12 +531,12 @@ class Search:
                 self.right[key] = held
             elif not self.is_forwards(key, value):
                 wrong[key] = value
-        lines = [self.bindings[key[0]].node for key in self.right]
+        lines = [key.binding.node for key in self.right]
         proven = set().union(*(read_in(line) for line in lines))
         self.suspects = {
             k
             for k, v in wrong.items()
-            if self.name(k) not in proven and not self.is_taken(k, v)
+            if k.name not in proven and not self.is_taken(k, v)
         }
         for candidates in (self.likely, self.unlikely):
             for key in wrong:
@@ -561,15 +566,13 @@ class Search:
     def suspects_of(self, key):
         """What may be wrong of that which goes into this local."""
         before = [*itertools.takewhile(lambda k: k != key, self.events)]
-        names = (self.bindings[k[0]].name for k in before)
-        last = {(name, k[2]): k for name, k in zip(names, before, strict=True)}
-        read = read_in(self.bindings[key[0]].node)
+        last = {(k.binding.name, k.item): k for k in before}
+        read = read_in(key.binding.node)
         return [k for (n, _i), k in last.items() if n in read and k in self.suspects]
 
     def is_forwards(self, key, value):
         """Is it right as it is, for forward has computed it, too, by no other name?"""
-        name = self.name(key)
-        of_forward = [local for local in self.record.locals if local.name == name]
+        of_forward = [local for local in self.record.locals if local.name == key.name]
         known = of_forward or self.record.locals
         return any(alike(value, local.value) for local in known)
 
@@ -578,15 +581,14 @@ class Search:
 
         Or does another name hold this one already, or another run of its loop?
         """
-        line, _run, item = key
-        runs = [t for (n, _r, i), t in self.held.items() if (n, i) == (line, item)]
+        runs = [t for k, t in self.held.items() if k._replace(turn=key.turn) == key]
         of_loop = len(versions(self.record, self.record.locals[held.local])) > 1
         if of_loop and runs.count(held) > 1:
             return True
-        name = self.name(key)
+        name = key.name
         if name is None or self.is_mate(name, held):
             return False
-        known = {self.name(k) for k, t in self.right.items() if t.local == held.local}
+        known = {k.name for k, t in self.right.items() if t.local == held.local}
         mates = (self.is_mate(name, t) for t in self.targets(self.events[key]))
         return bool(known - {None, name}) or any(mates)
 
@@ -594,7 +596,7 @@ class Search:
         """The `Target` whose value this local holds at two draws, or None."""
         if is_flat(self.events[key]):
             return None
-        name = self.name(key)
+        name = key.name
         # One value may be the gradient of several locals, and a part of others.
         targets = sorted(
             self.targets(self.events[key]),
@@ -636,7 +638,7 @@ class Search:
 
         relation: how it differs from that: (template, what fills its gaps), or None
         """
-        name = self.name(key)
+        name = key.name
         whole = [t for t in self.targets(value) if t.uses is None]
         telling = [] if is_flat(value) else whole
         for target in telling:
@@ -672,7 +674,7 @@ class Search:
         That what is returned should be the gradient says nothing; and what was handed
         over, or is a use, is what it is.
         """
-        returned = self.name(key) is None
+        returned = key.name is None
         given = any(alike(value, g) for g in self.record.grads)
         is_use = self.held[key] and self.held[key].uses is not None
         return not (returned or given or is_use or key in self.right)
@@ -694,8 +696,7 @@ class Search:
 
     def path_missing(self, key, target):
         """The use of another local through which nothing comes to this one, or None."""
-        name = self.name(key)
-        if self.turns(key) > 1 or not self.is_mate(name, target):
+        if self.turns(key) > 1 or not self.is_mate(key.name, target):
             return None
         for j, local in enumerate(self.record.locals):
             for k in local.parts if j != target.local else ():
@@ -736,16 +737,16 @@ class Search:
 
     def in_each_run(self, key, target):
         """The same for each run of the loop in which the local stands, if it can be."""
-        local, name = self.record.locals[target.local], self.name(key)
+        local, name = self.record.locals[target.local], key.name
         if self.turns(key) == 1 or name is None or target.uses or target.value:
             return target
         of_name = versions(self.record, local)
-        skipped = next(k for k, x in enumerate(of_name) if x is local) - key[1]
+        skipped = next(k for k, x in enumerate(of_name) if x is local) - key.turn
         return replace(target, skipped=skipped) if skipped >= 0 else target
 
     def turns(self, key):
         """How often this line ran."""
-        return len({turn for number, turn, _k in self.events if number == key[0]})
+        return len({k.turn for k in self.events if k.binding is key.binding})
 
     # --- in words ---------------------------------------------------------------------
 
@@ -753,7 +754,7 @@ class Search:
         is_cause = False
         with forgiving(), self.chain.putting(key, put):
             is_cause = are_right(self.wrong.together)
-        binding = self.bindings[key[0]]
+        binding = key.binding
         local = self.record.locals[target.local]
         gaps = {"here": self.here(key), "there": f"`{local.name}`"}
         if local.line:
@@ -768,11 +769,11 @@ class Search:
         suspects = [*dict.fromkeys(map(self.here, self.suspects_of(key)))]
         plain = GRADIENT if suspects else OF_RIGHT
         text, more = relation or (VALUE if target.value else plain, {})
-        known = {k[0]: (k, self.right[k]) for k in before if k in self.right}
+        known = {k.binding: (k, self.right[k]) for k in before if k in self.right}
         said = [
             _(RIGHT, here=self.here(k), other=self.record.locals[t.local].name)
             for k, t in known.values()
-            if self.name(k)
+            if k.name
         ]
         file = binding.code.fn.__code__.co_filename
         what = _(text, **gaps, **more)
@@ -784,14 +785,14 @@ class Search:
 
     def here(self, key):
         """What backward holds there, in words."""
-        line, name = self.bindings[key[0]].line, self.name(key)
+        line, name = key.binding.line, key.name
         if name is None:
-            x = self.chain.forward.argument(key[2] or 0)
+            x = self.chain.forward.argument(key.item or 0)
             return _(RETURNED, name=x, line=line)
-        targets = getattr(self.bindings[key[0]].node, "targets", [None])
+        targets = getattr(key.binding.node, "targets", [None])
         is_filled = isinstance(targets[0], ast.Subscript)  # and wrong as a whole
         if (runs := self.turns(key)) > 1 and not is_filled:
-            return _(IN_A_RUN, name=name, line=line, run=key[1] + 1, runs=runs)
+            return _(IN_A_RUN, name=name, line=line, run=key.turn + 1, runs=runs)
         return _(LOCAL, name=name, line=line)
 
     def through(self, local, uses):
