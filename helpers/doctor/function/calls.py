@@ -15,14 +15,7 @@ from inspect import Parameter
 import torch
 
 from ..words import _, listed
-from .private import (
-    has_numbers,
-    methods,
-    operator,
-    takes_ctx,
-    transforming,
-    without_modes,
-)
+from .private import has_numbers, operator, without_modes
 from .source import HERE, LIBRARIES, LIBRARY, closure, module_of
 from .tensors import (
     as_vector,
@@ -119,28 +112,6 @@ def autocasts():
     """(device, dtype) of every autocast that is on."""
     on = filter(torch.is_autocast_enabled, ("cpu", "cuda", "xpu", "mps"))
     return tuple([(device, torch.get_autocast_dtype(device)) for device in on])
-
-
-def heard_by(hear):
-    """For a while, in all threads, hear(cls, args, records) runs before forward.
-
-    records: as far as is known, is there a graph through which the program may go back?
-    What hear returns, if anything, is called with what forward has returned.
-    """
-
-    def way(method, cls, *given):
-        if transforming():
-            return method(*given)
-        is_first = takes_ctx(cls)
-        count = hear(
-            cls, given[is_first:], not is_first or bool(given[0].next_functions)
-        )
-        result = method(*given)
-        if count:
-            count(result)
-        return result
-
-    return methods("forward", way, everywhere=True)
 
 
 # --- a call, copied -------------------------------------------------------------------

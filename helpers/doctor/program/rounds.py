@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..function.calls import Call, autocasts, full_name, heard_by, kind, pattern
+from ..function.calls import Call, autocasts, full_name, kind, pattern
 from ..function.isolation import forgiving
 from ..function.private import (
     LOCK,
@@ -38,6 +38,8 @@ from ..function.private import (
     methods,
     operator,
     self_test,
+    takes_ctx,
+    transforming,
 )
 from ..function.tensors import tensors
 from ..report import SEVERITIES, Report
@@ -177,9 +179,9 @@ class Rounds:
         self_test()
         self.known, self.heard, self.size = weakref.WeakKeyDictionary(), {}, 0
         self.found, self.listening = Found(), contextlib.ExitStack()
-        self.listening.enter_context(heard_by(self.hear))
-        back = methods("backward", self.hear_backward, everywhere=True)
-        self.listening.enter_context(back)
+        ways = {"forward": self.hear, "backward": self.hear_backward}
+        for name, way in ways.items():
+            self.listening.enter_context(methods(name, way, everywhere=True))
         return self.found
 
     def __exit__(self, kind, error, trace):
@@ -187,14 +189,22 @@ class Rounds:
 
     # --- while the program runs -------------------------------------------------------
 
-    def hear(self, cls, args, records):
-        """Returns what counts the call, when its forward has not raised; or None."""
-        if EXAMINING:
-            return None
-        with LOCK:
-            if cls not in self.known:
-                self.known[cls] = self.first_call(cls)
-            return self.known[cls] and self.note(*self.known[cls], cls, args, records)
+    def hear(self, method, cls, *given):
+        """What it returns; the call is noted before, and counted if it does not raise."""
+        count = None
+        if not (EXAMINING or transforming()):
+            is_first = takes_ctx(cls)
+            # As far as is known, is there a graph through which the program may go back?
+            records = not is_first or bool(given[0].next_functions)
+            with LOCK:
+                if cls not in self.known:
+                    self.known[cls] = self.first_call(cls)
+                if known := self.known[cls]:
+                    count = self.note(*known, cls, given[is_first:], records)
+        result = method(*given)
+        if count:
+            count(result)
+        return result
 
     def hear_backward(self, method, cls, *given):
         """What it returns; its patterns know that it has not raised."""
