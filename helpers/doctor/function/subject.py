@@ -251,12 +251,15 @@ class Subject:
     eps:      that of the values as they are; saved_eps: of what is saved in fewer bits
               than were given, or 0
     reference: what computes the same, whose derivative is believed; or None
+    only_phase: what all that it raises is said to come from, if it is the reference
     lay:      how a tensor is handed over
     records:  does it compute something else where nothing is recorded?
     protects: does backward change what it is handed?
     sums_in:  {number of a tensor: the `main` of its `Sums`}
     counts:   of calls, which all that are made of it share
     """
+
+    only_phase = None
 
     def __init__(self, fn, args, kwargs, reference):
         self.reference, self.sums_in, self.counts = reference, {}, collections.Counter()
@@ -336,6 +339,11 @@ class Subject:
         other = self.but(tensors=tensors)
         return other.but(eps=eps_of(other.values))
 
+    @functools.cached_property
+    def referred(self):
+        """The reference, called and differentiated in the same way."""
+        return self.but(fn=self.reference, sums_in={}, only_phase="reference")
+
     # --- what is known of it ----------------------------------------------------------
 
     @functools.cached_property
@@ -383,23 +391,26 @@ class Subject:
 
     # --- its calls --------------------------------------------------------------------
 
-    def call(self, tensors, fn=None):
-        """(what the function, or `fn`, returns, the state it leaves)."""
+    def phase(self, name):
+        return phase(self.only_phase or name)
+
+    def call(self, tensors):
+        """(what the function returns, the state it leaves)."""
         self.counts["calls"] += 1
         supply = iter(tensors)
         values = mapped(self.arguments, "", lambda *_slot: next(supply))
         args = [values.pop(name) for name in [*values][: self.split]]
-        return self.within(list(supply), lambda: (fn or self.fn)(*args, **values))
+        return self.within(list(supply), lambda: self.fn(*args, **values))
 
     def placed(self, values):
         """All tensors, with these in the place of those that are examined."""
         given = dict(enumerate(self.tensors))
         return [*(given | dict(zip(self.examined, values, strict=True))).values()]
 
-    def outputs(self, given, fn=None):
+    def outputs(self, given):
         """The outputs that can have a gradient, for copies of these tensors."""
         reseed(0)
-        result, _state = self.call([t.clone() for t in given], fn)
+        result, _state = self.call([t.clone() for t in given])
         return [t for _name, t in tensors(result) if has_gradient(t)]
 
     def within(self, state, do):
@@ -438,7 +449,7 @@ class Subject:
 
         reseed(seed)
         watch = on_ctx("save_for_backward", saves)
-        with phase("forward"), watch if any(needs) else contextlib.nullcontext():
+        with self.phase("forward"), watch if any(needs) else contextlib.nullcontext():
             result, left = self.call(passed)
         everything = tensors(result, "output")
         found = [(name, t) for name, t in everything if has_gradient(t)]
@@ -479,7 +490,7 @@ class Subject:
         options = {"retain_graph": retain or create, "create_graph": create}
         reseed(seed)
         with (
-            phase("backward"),
+            self.phase("backward"),
             own_grads() if self.protects else contextlib.nullcontext(),
         ):
             grads, _state = self.within(
@@ -522,12 +533,6 @@ class Subject:
         """The gradients where each grad_output is ones."""
         run = run or self.run()
         return self.backward(run, [torch.ones_like(o) for o in run.outputs])
-
-    def refer(self, values):
-        """(outputs, leaves) of the reference."""
-        leaves = [v.detach().clone().requires_grad_() for v in values]
-        with phase("reference"), torch.enable_grad():
-            return self.outputs(self.placed(leaves), self.reference), leaves
 
 
 def eps_of(values):

@@ -4,7 +4,7 @@ import functools
 
 import torch
 
-from ..function.tensors import as_vector, largest, scale, shaped
+from ..function.tensors import Dice, as_vector, largest, scale, shaped
 from .slopes import agrees, slopes_along, vector
 
 FEW = 6  # elements, of many, that tell whether it is right elsewhere, too
@@ -77,23 +77,17 @@ class Point:
 
     @functools.cached_property
     def referred(self):
-        """The gradients of the three v of each output, as the reference gives them."""
-        outputs, leaves = self.subject.refer(self.values)
-
-        def gradients(output, v):
-            if not output.requires_grad:
-                return [None] * len(leaves)
-            options = {"retain_graph": True, "allow_unused": True}
-            return torch.autograd.grad(output, leaves, v.to(output.dtype), **options)
-
-        pairs = zip(outputs, self.vs, strict=True)
-        return [[gradients(output, v) for v in vs] for output, vs in pairs]
+        """The same point of the reference."""
+        other = Point(self.subject.referred, Dice(), self.values)
+        other.vs = self.vs
+        return other
 
     def by_reference(self, i, elements):
         """What `expected` says of each output, as the reference gives it."""
         x, found = self.values[i], []
-        for y, of_output in zip(self.outputs, self.referred, strict=True):
-            value = torch.stack([row_of(grads[i], x)[elements] for grads in of_output])
+        for o, y in enumerate(self.outputs):
+            rows = [row_of(grads[i], x) for grads in self.referred.given(o)]
+            value = torch.stack(rows)[:, elements]
             # Before anything cancels, it may have been as large as y / x.
             size = largest(value) + 64 * largest(y) / (largest(x) or 1)
             error = torch.zeros_like(value.real) + self.eps * size

@@ -1,6 +1,7 @@
 """The trial of second order: is the gradient's derivative right, or refused openly?"""
 
 import contextlib
+import copy
 import functools
 import inspect
 import itertools
@@ -9,7 +10,7 @@ import re
 import torch
 
 from ..causes.exceptions import as_finding
-from ..function.isolation import CallError, phase
+from ..function.isolation import CallError
 from ..function.precision import Grain
 from ..function.private import is_a_users
 from ..function.source import closure, nodes_of, place_of, saving
@@ -118,36 +119,24 @@ class Gradients:
         """Their derivatives, for {o: w}: by autograd through backward."""
         grads, leaves, run = self.at(self.values, create=True)
         differentiated = functools.partial(self.differentiated, ws, grads, leaves)
-        with phase("double backward"):
+        with self.subject.phase("double backward"):
             return self.subject.within(run.state, differentiated)[0]
 
     def differentiated(self, ws, grads, leaves):
         pairs = [(grads[self.which[o]], w) for o, w in ws.items()]
-        pairs = [(grad, shaped(w, grad)) for grad, w in pairs if grad.requires_grad]
+        pairs = [(g, w) for g, w in pairs if g is not None and g.requires_grad]
         if not pairs:
             return list(map(torch.zeros_like, leaves))
-        outputs, ws = zip(*pairs, strict=True)
+        outputs, ws = zip(*((g, shaped(w, g)) for g, w in pairs), strict=True)
         return torch.autograd.grad(outputs, leaves, ws, materialize_grads=True)
-
-    def of_reference(self, ws):
-        """What `vjp` should give, as the reference does."""
-        outputs, leaves = self.subject.refer(self.values[: self.count])
-        if not any(y.requires_grad for y in outputs):
-            return list(map(torch.zeros_like, self.values))
-        vs = [v.detach().clone().requires_grad_() for v in self.values[self.count :]]
-        pairs = [(outputs[k], v) for k, v in zip(self.graded, vs, strict=True)]
-        ys, of_ys = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)
-        options = {"create_graph": True, "materialize_grads": True}
-        with phase("reference"):
-            grads = torch.autograd.grad(ys, leaves, of_ys, **options)
-            return self.differentiated(ws, grads, leaves + vs)
 
     def beside_reference(self):
         """{(j, o): whether the derivative of gradient o by j is the reference's}."""
-        found = {}
+        reference, found = copy.copy(self), {}
+        reference.subject = self.subject.referred
         for o, y in enumerate(self.y0):
             ws = {o: self.dice.normal(y)}
-            given, right = self.vjp(ws), self.of_reference(ws)
+            given, right = self.vjp(ws), reference.vjp(ws)
             floor = 1e-9 * largest(torch.cat([y, *map(as_vector, right)]))
             for j, (a, b) in enumerate(zip(given, right, strict=True)):
                 limit = floor + self.tolerance * largest(b)
