@@ -118,17 +118,18 @@ class Gradients:
     def vjp(self, ws):
         """Their derivatives, for {o: w}: by autograd through backward."""
         grads, leaves, run = self.at(self.values, create=True)
-        differentiated = functools.partial(self.differentiated, ws, grads, leaves)
-        with self.subject.phase("double backward"):
-            return self.subject.within(run.state, differentiated)[0]
-
-    def differentiated(self, ws, grads, leaves):
         pairs = [(grads[self.which[o]], w) for o, w in ws.items()]
-        pairs = [(g, w) for g, w in pairs if g is not None and g.requires_grad]
+        pairs = [
+            (g, shaped(w, g)) for g, w in pairs if g is not None and g.requires_grad
+        ]
         if not pairs:
             return list(map(torch.zeros_like, leaves))
-        outputs, ws = zip(*((g, shaped(w, g)) for g, w in pairs), strict=True)
-        return torch.autograd.grad(outputs, leaves, ws, materialize_grads=True)
+        outputs, ws = zip(*pairs, strict=True)
+        differentiated = functools.partial(
+            torch.autograd.grad, outputs, leaves, ws, materialize_grads=True
+        )
+        with self.subject.phase("double backward"):
+            return self.subject.within(run.state, differentiated)[0]
 
     def beside_reference(self):
         """{(j, o): whether the derivative of gradient o by j is the reference's}."""
