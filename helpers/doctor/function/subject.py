@@ -402,11 +402,6 @@ class Subject:
         args = [values.pop(name) for name in [*values][: self.split]]
         return self.within(list(supply), lambda: self.fn(*args, **values))
 
-    def placed(self, values):
-        """All tensors, with these in the place of those that are examined."""
-        given = dict(enumerate(self.tensors))
-        return [*(given | dict(zip(self.examined, values, strict=True))).values()]
-
     def outputs(self, given):
         """The outputs that can have a gradient, for copies of these tensors."""
         reseed(0)
@@ -433,8 +428,10 @@ class Subject:
             v.detach().clone().requires_grad_() if need else v.detach()
             for v, need in zip(values, needs, strict=True)
         ]
+        given = [*self.tensors]
+        for k, leaf in zip(self.examined, leaves, strict=True):
+            given[k] = leaf
         # Clones, not leaves: a function may rightly change its input in place.
-        given = self.placed(leaves)
         passed = [self.lay(t) if is_dense(t) else t.clone() for t in given]
         for one, held in zip(passed, self.attributes, strict=True):
             carry(one, held)

@@ -68,18 +68,11 @@ def until(end):
         EXAMINING.pop()
 
 
-def examine_all(calls, end, child, **options):
+def in_here(calls, end, options):
     """Yields (k, report) for each of the calls, or a sentence that says why not.
 
-    child: in a process of its own, where the system can fork and no GPU is in use
     options: of `Examination`
     """
-    can_fork = hasattr(os, "fork") and not torch.cuda.is_initialized()
-    way = in_a_child if child and can_fork else in_here
-    yield from way(calls, end, options)
-
-
-def in_here(calls, end, options):
     lines = True  # are looked for until the first error has been found
     for k, call in enumerate(calls):
         budget = Budget(seconds=FOR_LINES * (end - time.monotonic()))

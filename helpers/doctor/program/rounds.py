@@ -22,6 +22,7 @@ would wait for the others.
 import contextlib
 import fnmatch
 import inspect
+import os
 import re
 import time
 import weakref
@@ -44,7 +45,7 @@ from ..function.private import (
 from ..function.tensors import tensors
 from ..report import SEVERITIES, Report
 from ..words import _
-from .examined import EXAMINING, LEAST, OVER, SECONDS, examine_all
+from .examined import EXAMINING, LEAST, OVER, SECONDS, in_a_child, in_here
 from .found import NO_GRADIENT, Found, Visit, least
 
 MOST = 32  # patterns of one Function
@@ -68,11 +69,16 @@ def waiting(patterns):
     return sorted((p for p in patterns if p.outcome is None), key=lambda p: p.copy.size)
 
 
-def examine_patterns(patterns, seconds, **options):
-    """Examine the patterns of one Function, for at most this many seconds."""
+def examine_patterns(patterns, seconds, child, **options):
+    """Examine the patterns of one Function, for at most this many seconds.
+
+    child: in a process of its own, where the system can fork and no GPU is in use
+    """
     end = time.monotonic() + seconds
+    can_fork = hasattr(os, "fork") and not torch.cuda.is_initialized()
+    way = in_a_child if child and can_fork else in_here
     while (some := waiting(patterns)) and time.monotonic() < end:
-        for k, outcome in examine_all([p.copy for p in some], end, **options):
+        for k, outcome in way([p.copy for p in some], end, options):
             some[k].outcome = outcome
     for p in waiting(patterns):
         p.outcome = _(OVER)
