@@ -156,7 +156,7 @@ EXERCISE_1 = Exercise(
             lambda x, constant: x + constant,
             Inputs(
                 shapes="...",
-                constants=((2.5,), (-1.0,), (0.1,), (0,)),
+                constants=(2.5, -1.0, 0.1, 0),
                 names="constant",
             ),
         ),
@@ -286,7 +286,7 @@ EXERCISE_3 = Exercise(
         ({"ctx.target = target": "ctx.target = int(target)"}, "with target = 0.3"),
     ],
     like=lambda x, target: (x - target) ** 2,
-    inputs=(Inputs(shapes="...", constants=((5,), (0,), (0.3,)), names="target"),),
+    inputs=(Inputs(shapes="...", constants=(5, 0, 0.3), names="target"),),
     order=2,
     properties=[keeps_only("inputs and outputs", random(100, 200), 5)],
     success="the same formula in a new home: ctx instead of self, and None for the "

@@ -44,9 +44,7 @@ EXERCISE_1 = Exercise(
         ),
     ],
     like=torch.pow,
-    inputs=(
-        Inputs(shapes="...", constants=((3,), (1,), (2,), (4,), (11,)), names="n"),
-    ),
+    inputs=(Inputs(shapes="...", constants=(3, 1, 2, 4, 11), names="n"),),
     properties=[keeps_only("inputs and outputs", random(100, 200), 3)],
     success="the gradient of x is right for every n, and n has none.",
     hints=(
@@ -128,7 +126,7 @@ EXERCISE_2 = Exercise(
     inputs=(
         Inputs(
             shapes="...",
-            constants=((0.1,), (-2.0,), (0,), (1,), (7.123,)),
+            constants=(0.1, -2.0, 0, 1, 7.123),
             names="scale",
         ),
     ),

@@ -264,7 +264,7 @@ EXERCISE_2 = Exercise(
     inputs=(
         Inputs(
             shapes="...",
-            constants=((0.5,), (1.5,), (0.0,), (2.7,)),
+            constants=(0.5, 1.5, 0.0, 2.7),
             names="limit",
             numbers={
                 "at x = ±limit": torch.tensor([-1.5, -0.5, 0.0, 0.5, 1.5]).double()
@@ -353,7 +353,7 @@ EXERCISE_3 = Exercise(
     inputs=(
         Inputs(
             shapes="...",
-            constants=((2.0,), (1.0,), (0.3,), (7.3,), (100,)),
+            constants=(2.0, 1.0, 0.3, 7.3, 100),
             names="limit",
         ),
     ),

@@ -207,7 +207,7 @@ EXERCISE_4 = Exercise(
     inputs=(
         Inputs(
             shapes="R D",
-            constants=tuple((_rows(*rows),) for rows in INDICES),
+            constants=tuple(_rows(*rows) for rows in INDICES),
             without={"empty": "an empty table has no rows to look up"},
         ),
     ),

@@ -309,7 +309,7 @@ EXERCISE_2 = Exercise(
     inputs=(
         Inputs(
             shapes="N D, V D",
-            constants=((5,), (2,), (1,), (3,), (100,)),
+            constants=(5, 2, 1, 3, 100),
             names="size",
             far=30,
             numbers={
@@ -319,7 +319,7 @@ EXERCISE_2 = Exercise(
             without={"empty": "without rows, or classes, there is nothing to add up"},
         ),
     ),
-    properties=[each({"": (30,), N_("in smaller parts"): (7,)}, _in_parts)],
+    properties=[each({"": 30, N_("in smaller parts"): 7}, _in_parts)],
     success="no part of the logits lives longer than its turn, forward or backward.",
     hints=(
         "The logsumexp of two parts follows from the logsumexp of each.",

@@ -276,8 +276,8 @@ EXERCISE_2 = Exercise(
     properties=[
         each(
             {
-                N_("with 3 processes"): (3,),
-                N_("with 5 processes, one of them without rows"): (5,),
+                N_("with 3 processes"): 3,
+                N_("with 5 processes, one of them without rows"): 5,
             },
             _is_the_mean,
         )

@@ -29,16 +29,12 @@ def _piece(scores, value):
 
 SIGNS = torch.tensor([[1], [-1], [1], [-1], [1]])
 SCORES = {
-    "": (random(5, 8),),
-    N_("with scores near 1000"): (random(5, 8) + 1000,),
-    N_("where the second piece has the larger scores"): (
-        random(5, 8) + torch.arange(8),
-    ),
-    N_("where the first piece has the larger scores"): (
-        random(5, 8) - torch.arange(8),
-    ),
+    "": random(5, 8),
+    N_("with scores near 1000"): random(5, 8) + 1000,
+    N_("where the second piece has the larger scores"): random(5, 8) + torch.arange(8),
+    N_("where the first piece has the larger scores"): random(5, 8) - torch.arange(8),
     N_("where only some rows have their largest score in the first piece"): (
-        300 * (random(5, 8) + SIGNS * torch.arange(8)),
+        300 * (random(5, 8) + SIGNS * torch.arange(8))
     ),
 }
 
@@ -255,7 +251,7 @@ EXERCISE_2 = Exercise(
     inputs=(
         Inputs(
             shapes="L E, S E, S E",
-            constants=((nothing_hidden,), (later_hidden,)),
+            constants=(nothing_hidden, later_hidden),
             far=3,
             without={"empty": "without queries, there is nothing to attend"},
         ),
@@ -386,7 +382,7 @@ EXERCISE_3 = Exercise(
         ),
     ],
     like=lambda x, temperature: F.log_softmax(x / temperature, -1),
-    inputs=(Inputs(shapes="N C D", constants=((0.5,), (3.0,)), names="temperature"),),
+    inputs=(Inputs(shapes="N C D", constants=(0.5, 3.0), names="temperature"),),
     order=2,
     properties=[
         keeps_only("inputs", random(100, 200), 0.5),

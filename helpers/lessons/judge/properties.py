@@ -31,11 +31,16 @@ def with_zeros(*shape, **options):
 
 
 def each(cases, check):
-    """A property: check(attempt, *case) holds for each of {where: case}."""
+    """A property: check(attempt, *case) holds for each of {where: case}.
+
+    A case of one argument need not be a tuple.
+    """
 
     def sentences(attempt):
         for where, case in cases.items():
-            yield from (at(_(where), wrong) for wrong in check(attempt, *case))
+            yield from (
+                at(_(where), wrong) for wrong in check(attempt, *as_tuple(case))
+            )
 
     return sentences
 

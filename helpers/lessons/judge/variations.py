@@ -11,6 +11,7 @@ import torch
 
 from helpers.lessons.judge.compare import find_difference
 from helpers.lessons.judge.later import calls_apart, overlooks_changes
+from helpers.lessons.judge.numbers import as_tuple
 from helpers.lessons.judge.properties import random
 from helpers.lessons.language import N_, _, at, listed
 
@@ -43,8 +44,8 @@ class Inputs:
 
     shapes:    of the tensors, as "N D, V D": a letter is a size, "..." are any
                dimensions; or a list, each a tuple with the shape of each tensor
-    constants: what follows the tensors, each a tuple, the usual one first; what can be
-               called is called with the tensors
+    constants: what follows the tensors, the usual one first; a tuple where there are
+               several; what can be called is called with the tensors
     names:     of the constants, as a verdict names them, such as "low high"
     of:        makes of any real numbers what may be fed, such as torch.exp
     far:       how large numbers may be
@@ -164,10 +165,13 @@ class Inputs:
         )
 
     def _completed(self, tensors, constants):
-        return [*tensors, *(c(*tensors) if callable(c) else c for c in constants)]
+        return [
+            *tensors,
+            *(c(*tensors) if callable(c) else c for c in as_tuple(constants)),
+        ]
 
     def _with(self, constants):
-        pairs = zip(self.names.split(), constants, strict=False)
+        pairs = zip(self.names.split(), as_tuple(constants), strict=False)
         pairs = [f"{name} = {value}" for name, value in pairs]
         return (
             _("with {constants}", constants=listed(pairs, last=" and "))
