@@ -8,8 +8,9 @@ from torch import nn
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.numbers import alike
+from helpers.lessons.judge.properties import each
 from helpers.lessons.judge.variations_of_layers import in_step_with
-from helpers.lessons.language import _, at, followed
+from helpers.lessons.language import N_, _, followed
 
 
 class Scale(nn.Module):
@@ -156,28 +157,27 @@ class Dense(nn.Module):
         return x @ self.kernel + self.offset
 
 
-def _loads_old_and_new(attempt):
-    def around(layer):
-        layer.norm = nn.LayerNorm(5)
-        return layer
+def _alone(layer):
+    return layer
 
-    alone = lambda layer: layer  # noqa: E731
-    for where, size, bias, wrap in (
-        (_("alone"), (3, 5), True, alone),
-        (_("with a square weight"), (3, 3), True, alone),
-        (_("inside nn.Sequential"), (3, 5), True, nn.Sequential),
-        (
-            _("around a layer `norm` with a weight and a bias of its own"),
-            (3, 5),
-            True,
-            around,
-        ),
-        (_("without a bias"), (3, 5), False, alone),
-        (_("inside nn.Sequential, without a bias"), (3, 2), False, nn.Sequential),
-    ):
-        yield from (
-            at(where, wrong) for wrong in _loads(attempt(*size), size, bias, wrap)
-        )
+
+def _around(layer):
+    layer.norm = nn.LayerNorm(5)
+    return layer
+
+
+LINEARS = {  # sizes, what both modules are put into, whether there is a bias
+    N_("alone"): ((3, 5), _alone),
+    N_("with a square weight"): ((3, 3), _alone),
+    N_("inside nn.Sequential"): ((3, 5), nn.Sequential),
+    N_("around a layer `norm` with a weight and a bias of its own"): ((3, 5), _around),
+    N_("without a bias"): ((3, 5), _alone, False),
+    N_("inside nn.Sequential, without a bias"): ((3, 2), nn.Sequential, False),
+}
+
+
+def _loads_old_and_new(attempt):
+    yield from each(LINEARS, _loads)(attempt)
     try:
         attempt(3, 5).load_state_dict({"bias": torch.ones(5)})
     except RuntimeError:
@@ -188,9 +188,9 @@ def _loads_old_and_new(attempt):
     )
 
 
-def _loads(dense, size, bias, wrap):
+def _loads(attempt, size, wrap, bias=True):
     """What is wrong where it loads the checkpoint of such a Linear."""
-    linear = nn.Linear(*size, bias=bias)
+    dense, linear = attempt(*size), nn.Linear(*size, bias=bias)
     nn.init.ones_(dense.offset)  # loading has to overwrite it
     module, parameters = wrap(dense), list(dense.parameters())
     state = wrap(linear).state_dict()
@@ -208,7 +208,7 @@ def _loads(dense, size, bias, wrap):
             )
         wrong = _("a checkpoint of nn.Linear does not load: {said}.", said=said)
         yield followed(wrong, hook)
-    if not (list(state) == list(before) and alike(state, before)):
+    if not alike(state, before):
         yield _("loading has changed the caller's state_dict.")
     if any(a is not b for a, b in zip(parameters, dense.parameters(), strict=False)):
         yield _(
@@ -235,6 +235,12 @@ def _in_one_line(error):
     return f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
 
 
+# A bias that the checkpoint lacks is taken from the module.
+ALWAYS = {
+    "            bias =": "        bias =",
+    "torch.zeros(len(weight))": "torch.zeros_like(module.offset)",
+    '            state_dict[prefix + "offset"]': '        state_dict[prefix + "offset"]',
+}
 EXERCISE_3 = Exercise(
     number="6.3",
     reference=Dense,
@@ -259,19 +265,12 @@ EXERCISE_3 = Exercise(
         ),
         ({"weight.t()": "weight.t_()"}, "changed the caller's state_dict"),
         (
-            {
-                '            bias = state_dict.pop(prefix + "bias", torch.zeros(len(weight)))\n'
-                '            state_dict[prefix + "offset"] = bias': '        bias = state_dict.pop(prefix + "bias", torch.zeros_like(module.offset))\n'
-                '        state_dict.setdefault(prefix + "offset", bias)'
-            },
+            ALWAYS
+            | {'[prefix + "offset"] = bias': '.setdefault(prefix + "offset", bias)'},
             "lacks `offset`",
         ),
         (
-            {
-                '            bias = state_dict.pop(prefix + "bias", torch.zeros(len(weight)))\n'
-                '            state_dict[prefix + "offset"] = bias': '        bias = state_dict.pop(prefix + "bias", torch.zeros_like(module.offset))\n'
-                '        state_dict[prefix + "offset"] = bias'
-            },
+            ALWAYS,
             "alone: its own checkpoint loads, but `offset` comes back",
         ),
     ],
