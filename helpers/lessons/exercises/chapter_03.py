@@ -176,12 +176,8 @@ def _lets_go_of_the_output(attempt):
     gc.collect()
     gc.disable()
     try:
-        output = attempt.apply(SAMPLE.clone().requires_grad_())
-        reference, node = weakref.ref(output), output.grad_fn
-        del output
-        leaks = reference() is not None
-        del node
-        leaks = leaks and reference() is not None
+        output = weakref.ref(attempt.apply(SAMPLE.clone().requires_grad_()))
+        leaks = output() is not None
     finally:
         gc.enable()
     if leaks:
