@@ -1,5 +1,6 @@
 """Exercises of chapter 10: function transforms."""
 
+from functools import partial
 from inspect import getsource
 
 import numpy as np
@@ -329,30 +330,22 @@ def _says_where(attempt):
                 )
 
 
-def _has_a_rule(like, *tensors):
+def _has_a_rule(attempt, like, *tensors):
     """Each argument batched alone, and both."""
     floats = tuple(i for i, t in enumerate(tensors) if t.is_floating_point())
-
-    def sentences(attempt):
-        for in_dims in [*everywhere(2), (1, None), (None, 1)]:
-            batches = _batches(tensors, in_dims)
-            where = _("with in_dims={in_dims}", in_dims=in_dims)
-            rule = lambda f, in_dims=in_dims: vmap(f, in_dims)  # noqa: E731
-            yield _unlike(attempt.apply, like, rule, batches, where)
-            slopes = [
-                grad(loss(rule(f)), floats)(*batches) for f in (attempt.apply, like)
-            ]
-            if not alike(*slopes):
-                yield _(
-                    "the values are right, but not grad of vmap, {place}.", place=where
-                )
-
-    return sentences
+    for in_dims in [*everywhere(2), (1, None), (None, 1)]:
+        batches = _batches(tensors, in_dims)
+        where = _("with in_dims={in_dims}", in_dims=in_dims)
+        rule = partial(vmap, in_dims=in_dims)
+        yield _unlike(attempt.apply, like, rule, batches, where)
+        slopes = [grad(loss(rule(f)), floats)(*batches) for f in (attempt.apply, like)]
+        if not alike(*slopes):
+            yield _("the values are right, but not grad of vmap, {place}.", place=where)
 
 
 def _multiplies_batches(attempt):
     """Under one vmap, and one argument batched after the other."""
-    yield from _has_a_rule(_matmul, *MATRICES)(attempt)
+    yield from _has_a_rule(attempt, _matmul, *MATRICES)
     batches = [random(2, 4, 3), random(6, 5, 3, seed=1)]
     where = _(
         "right for matrices under one vmap; under two, `vmap(vmap(f, (None, 0)), (0, "
@@ -469,7 +462,7 @@ def _takes_from_batches(attempt):
     index = torch.tensor([3, 0, 3, 1])
     for x in (random(5, 2), random(5), random(5, 2, 3).mul(9).round().float()):
         place = _("with samples of shape {shape}", shape=tuple(x.shape))
-        wrong = next(filter(None, _has_a_rule(_take, x, index)(attempt)), None)
+        wrong = next(filter(None, _has_a_rule(attempt, _take, x, index)), None)
         yield wrong and at(place, wrong)
 
 
