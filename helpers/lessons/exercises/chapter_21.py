@@ -1,5 +1,6 @@
 """Exercises of chapter 21: the backward that writes itself."""
 
+import copy
 import operator
 
 import torch
@@ -78,7 +79,7 @@ STEPS = {
 
 def _writes(attempt, steps, shapes):
     inputs = {n: random(*s, seed=k) for k, (n, s) in enumerate(shapes.items())}
-    lines = attempt(list(steps), {op: list(rule) for op, rule in RULES.items()})
+    lines = attempt(list(steps), copy.deepcopy(RULES))
     if not isinstance(lines, list | tuple) or not all(
         isinstance(line, str) for line in lines
     ):
