@@ -5,6 +5,7 @@ None for what is right. A check ends at the first sentence, so that what comes l
 rely on what came before.
 """
 
+import contextlib
 import inspect
 import tracemalloc
 
@@ -74,6 +75,21 @@ def instances_apart(first, second, x, says):
         )
         if not alike(alone, apart):
             yield _(says)
+
+    return sentences
+
+
+def slips(slip, says, *inputs):
+    """The gradient of the last input is not slip(grad_output, *inputs)."""
+
+    def sentences(attempt):
+        leaves = copies(inputs)
+        with contextlib.suppress(Exception):  # What raises is said later
+            output = attempt.apply(*leaves)
+            g = random(*output.shape, seed=2)
+            (given,) = torch.autograd.grad(output, leaves[-1], g)
+            if alike(given, slip(g, *inputs)):
+                yield _(says)
 
     return sentences
 
