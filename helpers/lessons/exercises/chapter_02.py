@@ -52,9 +52,8 @@ EXERCISE_1 = Exercise(
             {
                 "save_for_backward(x)": "save_for_backward(2 * x)",
                 "2 * x *": "x *",
-                "    @staticmethod\n    def backward": "    @staticmethod\n    "
-                "@torch.autograd.function.once_differentiable\n    def "
-                "backward",
+                "def backward": "@torch.autograd.function.once_differentiable\n"
+                "    def backward",
             },
             "neither an input nor an output",
         ),

@@ -192,14 +192,7 @@ EXERCISE_1 = Exercise(
         ),
         ({"x[(c * height + r) * width": "x[r * width"}, "reads channel 0 of `x`"),
         ({"element / (": "element // ("}, "In C, `//` begins a comment"),
-        (
-            {
-                "    y[element] = sum;\n": "",
-                "float sum": "y[element]",
-                "sum +=": "y[element] +=",
-            },
-            "write once",
-        ),
+        ({"sum +=": "y[element] = sum +="}, "write once"),
         ({"float sum = 0;": "float sum;"}, "A variable that nobody set"),
     ],
     needs=find_compiler,

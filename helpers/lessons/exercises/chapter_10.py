@@ -384,10 +384,7 @@ EXERCISE_3 = Exercise(
             "the gradient of `x` is 0",
         ),
         (
-            {
-                "    @staticmethod\n    def forward": "    generate_vmap_rule = True\n\n    @staticmethod\n    def "
-                "forward"
-            },
+            {"(Function):": "(Function):\n    generate_vmap_rule = True\n"},
             "which a rule of one's own replaces",
         ),
         (

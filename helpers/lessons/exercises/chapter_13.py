@@ -87,8 +87,8 @@ EXERCISE_1 = Exercise(
         ),
         (
             {
-                "return step - (smooth.detach() - smooth)": "passes = (x >= low) & (x <= high)\n    return step + x - "
-                "x.detach() - (~passes) * (x - x.detach())"
+                "return step - (smooth.detach() - smooth)": "return step + x - x.detach() "
+                "- (~inside) * (x - x.detach())"
             },
             "in float16",
         ),

@@ -101,9 +101,8 @@ EXERCISE_1 = Exercise(
     number="14.1",
     reference=AllGather,
     stub={
-        "        return "
-        "summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]\n": "",
-        "def backward(ctx, grad_output):\n": "def backward(ctx, grad_output): ...\n",
+        """
+        return summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]""": " ...",
     },
     wrong=[
         (

@@ -259,14 +259,13 @@ EXERCISE_2 = Exercise(
         ({" {func}": ""}, "does not name the operation"),
         (
             {
-                'raise NotImplementedError(f"RankOne does not know {func}")': "return "
-                "NotImplemented"
+                'raise NotImplementedError(f"RankOne does not know {func}")': "return NotImplemented"
             },
             "the next class. Raise a",
         ),
         (
             {
-                '        raise NotImplementedError(f"RankOne does not know {func}")': "        a = torch.outer(args[0].u, args[0].v)\n        "
+                'raise NotImplementedError(f"RankOne does not know {func}")': "a = torch.outer(args[0].u, args[0].v); "
                 "return func(a, *args[1:], **(kwargs or {}))"
             },
             "raises no error",
@@ -435,10 +434,7 @@ EXERCISE_4 = Exercise(
         ({"type(result) is Tensor": "isinstance(result, Tensor)"}, "is no leaf"),
         ({"Logged.log.append(func.__name__)": "pass"}, "is missing"),
         (
-            {
-                "        with": "        if func is Tensor.addcdiv_:\n            "
-                "return args[0]\n        with"
-            },
+            {"with": "if func is Tensor.addcdiv_: return args[0]\n        with"},
             "has not moved",
         ),
     ],
