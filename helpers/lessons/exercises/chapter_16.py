@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.numbers import first_line
+from helpers.lessons.judge.numbers import as_tuple, first_line
 from helpers.lessons.language import N_, _, followed, listed
 from helpers.lessons.shipping import BACKEND, BackendError, packed_by_setuptools
 
@@ -131,26 +131,26 @@ LINUX, WINDOWS = "cp311-abi3-manylinux_2_28_x86_64", "cp311-abi3-win_amd64"
 MACOS, ANY_PYTHON = "cp311-abi3-macosx_11_0_arm64", "py3-none-manylinux_2_28_x86_64"
 FOLDER, OLDER = "lib/_fast.so", "cp311-abi3-manylinux_2_27_x86_64"
 WHEELS = {  # says: a library besides MODULES, tags, whether there is a problem
-    N_("a good wheel for Linux"): (SO, [LINUX], False),
-    N_("a good wheel for Windows"): (PYD, [WINDOWS], False),
-    N_("a good wheel of Python only"): (None, ["py3-none-any"], False),
-    N_("a good wheel for every Python on Linux"): (SO, [ANY_PYTHON], False),
-    N_("release 1.1 for Linux"): (None, [LINUX], True),
-    N_("a good wheel for macOS"): (SO, [MACOS], False),
-    N_("release 1.1 for macOS"): (None, [MACOS], True),
-    N_("release 1.1 for Python 3.12"): (None, ["cp312-cp312-linux_x86_64"], True),
-    N_("release 1.2 for Linux"): (SO, ["py3-none-any"], True),
-    N_("release 1.2 for Windows"): (PYD, ["py3-none-any"], True),
-    N_("release 1.2 for Python 2"): (SO, ["py2-none-any"], True),
-    N_("release 1.2 under abi3"): (SO, ["cp311-abi3-any"], True),
-    N_("release 1.2 with both tags"): (SO, [LINUX, "py3-none-any"], True),
-    N_("release 1.2 with both tags, any first"): (SO, ["py3-none-any", LINUX], True),
-    N_("release 1.2 with its library in a folder"): (FOLDER, ["py3-none-any"], True),
-    N_("a good wheel with its library in a folder"): (FOLDER, [LINUX], False),
-    N_("a good wheel with two tags"): (SO, [LINUX, OLDER], False),
+    N_("a good wheel for Linux"): (SO, LINUX, False),
+    N_("a good wheel for Windows"): (PYD, WINDOWS, False),
+    N_("a good wheel of Python only"): (None, "py3-none-any", False),
+    N_("a good wheel for every Python on Linux"): (SO, ANY_PYTHON, False),
+    N_("release 1.1 for Linux"): (None, LINUX, True),
+    N_("a good wheel for macOS"): (SO, MACOS, False),
+    N_("release 1.1 for macOS"): (None, MACOS, True),
+    N_("release 1.1 for Python 3.12"): (None, "cp312-cp312-linux_x86_64", True),
+    N_("release 1.2 for Linux"): (SO, "py3-none-any", True),
+    N_("release 1.2 for Windows"): (PYD, "py3-none-any", True),
+    N_("release 1.2 for Python 2"): (SO, "py2-none-any", True),
+    N_("release 1.2 under abi3"): (SO, "cp311-abi3-any", True),
+    N_("release 1.2 with both tags"): (SO, (LINUX, "py3-none-any"), True),
+    N_("release 1.2 with both tags, any first"): (SO, ("py3-none-any", LINUX), True),
+    N_("release 1.2 with its library in a folder"): (FOLDER, "py3-none-any", True),
+    N_("a good wheel with its library in a folder"): (FOLDER, LINUX, False),
+    N_("a good wheel with two tags"): (SO, (LINUX, OLDER), False),
     N_("a good wheel of Python only, with two tags"): (
         None,
-        ["py2-none-any", "py3-none-any"],
+        ("py2-none-any", "py3-none-any"),
         False,
     ),
 }
@@ -160,6 +160,7 @@ def _catches(attempt):
     with tempfile.TemporaryDirectory() as folder:
         for n, (says, (library, tags, bad)) in enumerate(WHEELS.items()):
             files = [*MODULES, library] if library else MODULES
+            tags = as_tuple(tags)
             parts = zip(*(tag.split("-") for tag in tags), strict=True)
             # Of all tags.
             name = "-".join(".".join(dict.fromkeys(part)) for part in parts)
@@ -290,12 +291,12 @@ def _released(schema):
 
 
 class _Calls(nn.Module):
-    def __init__(self, options):
+    def __init__(self, reverse):
         super().__init__()
-        self.options = options
+        self.reverse = reverse
 
     def forward(self, x, decay):
-        return getattr(torch.ops, NAMESPACE).scan(x, decay, **self.options)
+        return getattr(torch.ops, NAMESPACE).scan(x, decay, reverse=self.reverse)
 
 
 @functools.cache
@@ -304,7 +305,7 @@ def _saved():
     files = {}
     with _released(FIRST_RELEASE):
         for reverse in (False, True):
-            file, model = io.BytesIO(), _Calls({"reverse": reverse})
+            file, model = io.BytesIO(), _Calls(reverse)
             torch.export.save(torch.export.export(model, (X, DECAY)), file)
             files[f"reverse={reverse}"] = file.getvalue(), model(X, DECAY)
     return files
