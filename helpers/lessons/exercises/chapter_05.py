@@ -280,7 +280,7 @@ def _third_derivative(attempt):
         x = torch.tensor([1.5, 2.5], dtype=torch.float64, requires_grad=True)
         y = function(x) + x**3
         for _order in range(3):
-            (y,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            (y,) = grad(y.sum(), x, create_graph=True)
         return y
 
     try:

@@ -3,7 +3,7 @@
 import contextlib
 
 import torch
-from torch.autograd import Function
+from torch.autograd import Function, grad
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.function_transforms import along
@@ -195,17 +195,13 @@ OTHERS = (
 NEGATIVE = torch.tensor([-2.0], dtype=torch.float64)  # no root: the steps never settle
 
 
-class _EndlessError(Exception):
-    pass
-
-
 class _Operations(Alive):
     """Their names, in order; the 5000th is the last."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = super().__torch_dispatch__(function, types, args, kwargs)
         if len(self.operations) == 5000:
-            raise _EndlessError
+            raise TimeoutError
         return result
 
 
@@ -252,7 +248,7 @@ def _is_the_root(attempt):
         (leaf,) = copies([a])
         given, right = attempt.apply(leaf), a.sqrt()
         yield at(of, wrong_outputs(given, right, differentiable=False, numbers=False))
-        (slope,) = torch.autograd.grad(given.sum(), leaf)
+        (slope,) = grad(given.sum(), leaf)
         for sentence, one, other in (
             (_("`forward` returns {given}, but {right} is right."), given, right),
             (_("the gradient is {given}, but {right} is right."), slope, 0.5 / right),
@@ -326,9 +322,7 @@ def _weights_each_draw(attempt):
         where = _("with {n} draws", n=n)
         given = attempt(costs, log_probs)
         yield wrong_outputs(given, costs.sum(), what=_("the result"), numbers=False)
-        to_costs, to_log_probs = torch.autograd.grad(
-            given, (costs, log_probs), allow_unused=True
-        )
+        to_costs, to_log_probs = grad(given, (costs, log_probs), allow_unused=True)
         if to_log_probs is None:
             yield at(where, _("no gradient reaches `log_probs`."))
         if to_costs is not None and to_costs.any():

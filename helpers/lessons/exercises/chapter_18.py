@@ -1,5 +1,7 @@
 """Exercises of chapter 18: a tensor of your own."""
 
+from types import SimpleNamespace
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -291,15 +293,13 @@ def lerp_(d, end, weight):
     return d
 
 
-class _Held:
-    def __init__(self, elements):
-        self.elements = elements
-
-
 def _moves(attempt):
     for weight in (0.25, 0.0, 1.0):
         start, end = random(4), random(4, seed=1)
-        d, e = _Held(start.clone()), _Held(end.clone())
+        d, e = (
+            SimpleNamespace(elements=start.clone()),
+            SimpleNamespace(elements=end.clone()),
+        )
         shared = d.elements.detach()
         attempt(d, e, weight)
         where = _("with weight = {weight}", weight=weight)
