@@ -104,7 +104,7 @@ def _runs(source):
             yield at(where, _explained(error, x.numel(), threads))
         if not x.numel():
             continue
-        wrong = wrong_element("y", y, _convolved(x, weight), 1e-4)
+        wrong = wrong_element(y, _convolved(x, weight), 1e-4)
         if wrong:
             if re.search(r"\bfloat\s+\w+\s*;", code):
                 hint = _("A variable that nobody set holds any number: begin at 0.")

@@ -200,7 +200,7 @@ def _loads_once(source):
             once = _(ONCE) if error.fault == emulator.Fault.WRITTEN_TWICE else None
             yield _refused(error, where, once)
         expected = _in_one_dimension(x.double(), weight.double()).float()
-        yield at(where, wrong_element("y", y, expected, 1e-4))
+        yield at(where, wrong_element(y, expected, 1e-4))
         reads = [name for action, name, where in did if action == "read"]
         if channels > 1 and "__shared__" in reads:
             yield at(
@@ -349,10 +349,9 @@ def _runs_in_triton(attempt):
             )
             yield at(where, wrong)
         given = y[32:-32]
-        if (given == UNWRITTEN).any():
-            i = int((given == UNWRITTEN).int().argmax())
+        for i in (given == UNWRITTEN).nonzero().flatten().tolist():
             yield at(where, _("y[{i}] is not written.", i=i))
-        wrong = wrong_element("y", given, expected, 1e-5)
+        wrong = wrong_element(given, expected, 1e-5)
         other = _("A load whose mask leaves an element out needs `other`.")
         yield at(where, followed(wrong, other if given.isnan().any() else None))
 

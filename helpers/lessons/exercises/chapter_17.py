@@ -238,14 +238,14 @@ def _rounds(attempt):
         yield changed_in_place(x=(x, torch.full_like(x, value)))
         below = value // step * step
         fed = {"value": value, "step": step}
-        strange = [v for v in given.unique().tolist() if v not in (below, below + step)]
-        if strange:
-            yield _(
-                "of {value} with step = {step} it makes {given:g}, which is not a "
-                "multiple of the step next to it.",
-                given=strange[0],
-                **fed,
-            )
+        for number in given.unique().tolist():
+            if number not in (below, below + step):
+                yield _(
+                    "of {value} with step = {step} it makes {given:g}, which is not a "
+                    "multiple of the step next to it.",
+                    given=number,
+                    **fed,
+                )
         if value != below and len(given.unique()) == 1:
             yield _(
                 "with step = {step}, each element of a tensor of {value} becomes "

@@ -88,13 +88,13 @@ def alike(given, right, within=1e-10):
     return True
 
 
-def wrong_element(name, given, right, within):
+def wrong_element(given, right, within):
     """ "y[1, 2] is …, but … is right." for the element that is most wrong, or None."""
     if alike(given, right, within):
         return None
     place, *numbers = _worst(given, right)
     said = _("{name}{place} is {given}, but {right} is right.")
-    return in_numbers(Difference(*numbers, place), said, name=name)
+    return in_numbers(Difference(*numbers, place), said, name="y")
 
 
 def _worst(given, right):
