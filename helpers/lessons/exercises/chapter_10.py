@@ -27,26 +27,6 @@ SAMPLE = random(2, 3, seed=1)
 SQUARE = random(3, 3)  # so that a batch and a sample can be mistaken for each other
 
 
-def _under(like, tensors, *names):
-    """Under these transforms the attempt does what `like` does."""
-
-    def sentences(attempt):
-        for name in names:
-            under = TRANSFORMS[name]
-            try:
-                given = under(lambda *tensors: attempt.apply(*tensors))(*tensors)
-            except Exception as error:
-                yield _(
-                    "under `{name}` it raises {message}",
-                    name=name,
-                    message=raised(error),
-                )
-            if not alike(given, under(like)(*tensors)):
-                yield _("under `{name}` it is silently wrong.", name=name)
-
-    return sentences
-
-
 class Squash(Function):
     generate_vmap_rule = True
 
@@ -62,6 +42,21 @@ class Squash(Function):
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
         return grad_output / torch.sqrt(1 + x**2) ** 3
+
+
+def _squashes(attempt):
+    for name in ("grad", "vmap", "vmap(grad)", "jacrev"):
+        under = TRANSFORMS[name]
+        try:
+            given = under(attempt.apply)(SAMPLE)
+        except Exception as error:
+            yield _(
+                "under `{name}` it raises {message}",
+                name=name,
+                message=raised(error),
+            )
+        if not alike(given, under(Squash.forward)(SAMPLE)):
+            yield _("under `{name}` it is silently wrong.", name=name)
 
 
 EXERCISE_1 = Exercise(
@@ -96,9 +91,7 @@ EXERCISE_1 = Exercise(
     like=Squash.forward,
     inputs=(Inputs(shapes="...", far=1000),),
     order=2,
-    properties=[
-        _under(Squash.forward, (SAMPLE,), "grad", "vmap", "vmap(grad)", "jacrev")
-    ],
+    properties=[_squashes],
     success="right under `vmap` and `grad`, and so is the second derivative.",
     hints=(
         "setup_context sees only inputs and outputs. Which of them do you need?",
@@ -145,7 +138,7 @@ def _goes_forward(attempt):
     for dtype in (torch.float64, torch.float32):
         tensors = (SAMPLE.to(dtype), 1000 * random(2, 3).to(dtype))
         try:
-            slope = jvp(lambda a, b: attempt.apply(a, b), tensors, tensors[::-1])[1]
+            slope = jvp(attempt.apply, tensors, tensors[::-1])[1]
         except Exception as error:
             yield _("in forward mode it raises {message}", message=raised(error))
         right = jvp(torch.mul, tensors, tensors[::-1])[1]
@@ -359,7 +352,7 @@ def _multiplies_batches(attempt):
 def _unlike(f, like, rule, batches, where):
     right = rule(like)(*batches)
     try:
-        given = rule(lambda x, w: f(x, w))(*batches)
+        given = rule(f)(*batches)
     except Exception as error:
         return _("{place} it raises {message}", place=where, message=raised(error))
     wrong = wrong_outputs(given, right, differentiable=False, what=_("the output"))
