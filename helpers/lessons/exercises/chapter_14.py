@@ -184,14 +184,6 @@ def _mean_and_slope(answer):
     return mean.detach(), slope.detach(), second
 
 
-def _slopes(inputs, mean):
-    losses = [(rank + 1) * ((x - mean) ** 3).sum() for rank, x in enumerate(inputs)]
-    first = grad(sum(losses), inputs, create_graph=True)
-    return first, grad(
-        sum(slope.square().sum() for slope in first), inputs, retain_graph=True
-    )
-
-
 def _is_the_mean(attempt, size):
     answers, wrong = in_each(size, _mean_and_slope, attempt, first=size == 3)
     yield wrong
@@ -220,9 +212,11 @@ def _is_the_mean(attempt, size):
         yield _(
             "the mean is right, but it has no history: no gradient passes through it."
         )
-    expected, seconds = _slopes(inputs, mean)
+    losses = [(rank + 1) * ((x - mean) ** 3).sum() for rank, x in enumerate(inputs)]
+    expected = grad(sum(losses), inputs, create_graph=True)
+    seconds = grad(sum(x.square().sum() for x in expected), inputs, retain_graph=True)
     for rank, (x, slope) in enumerate(zip(inputs, slopes, strict=True)):
-        (own,) = grad(((rank + 1) * (x - mean) ** 3).sum(), x, retain_graph=True)
+        (own,) = grad(losses[rank], x, retain_graph=True)
         misses = {
             _(
                 "the mean is right. But on rank {rank} the gradient comes from the "
@@ -498,7 +492,7 @@ def _broadcasts(attempt, size, silent):
         }
         yield near_miss(
             gradient,
-            sum(v) if rank == 0 else torch.zeros(2, 3, dtype=torch.float64),
+            sum(v) * (rank == 0),
             {} if rank == silent else misses,
             _("on rank {rank}, the gradient is not that of the sum of the losses."),
             rank=rank,
