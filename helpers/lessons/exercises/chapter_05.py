@@ -93,7 +93,7 @@ def _multiplies(attempt):
     with_grad.grad = torch.ones_like(SAMPLE)
     flat, plain = SAMPLE.flatten().requires_grad_(), SAMPLE.clone()
     for x in (flat, with_grad, plain, SAMPLE[0, 0].clone(), random(2, 1, 4)):
-        v = torch.linspace(-1, 2, x.numel(), dtype=torch.float64).view(x.shape)
+        v = random(*x.shape, seed=1)
         before, v_before = x.detach().clone(), v.clone()
         needed, kept = x.requires_grad, x.grad
         right = functional.hvp(f, x.detach(), v)[1]

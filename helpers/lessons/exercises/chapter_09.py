@@ -12,7 +12,7 @@ from torch.library import CustomOpDef, opcheck
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.properties import each_of
+from helpers.lessons.judge.properties import each_of, random
 from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import N_, _
 from helpers.lessons.torch_messages import in_one_sentence, raised
@@ -200,7 +200,7 @@ def _passes(make):
             "it must return the operator, got a value of type {kind}.",
             kind=type(op).__name__,
         )
-    numbers = torch.linspace(-2, 2, 12, dtype=torch.float64).view(3, 4)
+    numbers = random(3, 4)
     samples = {
         "float64": (numbers, 0.5),
         _("limit 0"): (numbers, 0.0),
@@ -298,7 +298,7 @@ def _clipped(x, limit):
 
 
 def _compiles(attempt):
-    numbers = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3)
+    numbers = random(2, 3)
     compiled, graphs = _compiled(attempt)
     for x in (numbers * 10, numbers / 10, numbers * 0, numbers.float() * 5):
         try:
