@@ -45,7 +45,7 @@ EXERCISE_1 = Exercise(
     ],
     like=torch.pow,
     inputs=(Inputs(shapes="...", constants=(3, 1, 2, 4, 11), names="n"),),
-    properties=[keeps_only("inputs and outputs", random(100, 200), 3)],
+    properties=[keeps_only("inputs and outputs", 3)],
     success="the gradient of x is right for every n, and n has none.",
     hints=(
         "x is a tensor, n is not. Each has its own place between forward and backward.",
@@ -132,7 +132,7 @@ EXERCISE_2 = Exercise(
     ),
     faithful=False,
     properties=[
-        keeps_only("inputs and outputs", random(100, 200), 0.1),
+        keeps_only("inputs and outputs", 0.1),
         _leaves_x_alone,
         _makes_no_gradient_up,
     ],

@@ -164,9 +164,10 @@ def keeps_only(what, *inputs):
 
     what: "inputs", "outputs", "inputs and outputs", with "positions" also integers and
           masks.
-    inputs: of a call, large ones; a matrix, if none are given.
+    inputs: of a call, large ones; without tensors, what follows a matrix.
     """
-    inputs = inputs or (random(100, 200),)
+    if not any(map(torch.is_tensor, inputs)):
+        inputs = random(100, 200), *inputs
 
     def sentences(attempt):
         kept, leaves = [], copies(inputs)
