@@ -167,17 +167,15 @@ def _saves_in_one_order(attempt):
         ((0, None), (SQUARE, SQUARE[0])),
         ((None, 0), (SQUARE[0], SQUARE)),
     ):
-        slopes = []
-        for function in (attempt.apply, torch.mul):
-            try:
-                alone = grad(loss(function), (0, 1))(*batches)
-                slopes.append(
-                    (alone, grad(loss(vmap(function, in_dims)), (0, 1))(*batches))
-                )
-            except Exception:  # the doctor's to say
-                return
-        (alone, under), (right, right_under) = slopes
-        if alike(alone, right) and not alike(under, right_under):
+        under, under_right = vmap(attempt.apply, in_dims), vmap(torch.mul, in_dims)
+        try:
+            given, right, given_alone, right_alone = (
+                grad(loss(f), (0, 1))(*batches)
+                for f in (under, under_right, attempt.apply, torch.mul)
+            )
+        except Exception:  # the doctor's to say
+            return
+        if alike(given_alone, right_alone) and not alike(given, right):
             yield _(
                 "through `vmap(f, {in_dims})` the gradient is silently wrong. Look "
                 "at: the order in save_for_backward and in save_for_forward.",
