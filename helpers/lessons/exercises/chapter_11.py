@@ -142,15 +142,22 @@ EXERCISE_3 = Exercise(
 )
 
 
-# Repeated, negative, none, all different; a table of one row takes what is left of
-# them.
-INDICES = (0, 2, 2, 1, 0, 2, 3, 3, 0), (-1, 1, -3, 2), (-1, -1), (), (2, 0, 1), (-3, 0)
-
-
 def _rows(*rows):
     return lambda table: torch.tensor(
         [n for n in rows if -len(table) <= n < len(table)]
     ).long()
+
+
+# Repeated, negative, none, all different; a table of one row takes what is left of
+# them.
+INDICES = (
+    _rows(0, 2, 2, 1, 0, 2, 3, 3, 0),
+    _rows(-1, 1, -3, 2),
+    _rows(-1, -1),
+    _rows(),
+    _rows(2, 0, 1),
+    _rows(-3, 0),
+)
 
 
 class LookUp(Function):
@@ -201,7 +208,7 @@ EXERCISE_4 = Exercise(
     inputs=(
         Inputs(
             shapes="R D",
-            constants=tuple(_rows(*rows) for rows in INDICES),
+            constants=INDICES,
             without={"empty": "an empty table has no rows to look up"},
         ),
     ),

@@ -63,14 +63,14 @@ def _gathers(attempt, size, rows, columns, silent):
     yield wrong
     whole = torch.cat([random(rows, columns, seed=rank) for rank in range(size)])
     total = sum(v).chunk(size)
-    for rank, (output, *_more) in enumerate(answers):
+    for rank, (output, _gradient, wrong) in enumerate(answers):
         if not alike(output, whole):
             yield _(
                 "on rank {rank}, `forward` does not return all rows; leave it "
                 "unchanged.",
                 rank=rank,
             )
-    yield from (wrong for *_, wrong in answers)
+        yield wrong
     for rank in reversed(range(size)):
         misses = {
             _(

@@ -196,7 +196,6 @@ def _catches(attempt):
                 isinstance(sentence, str) and sentence.strip() for sentence in given
             ):
                 yield _("what it returns is a list, but not of sentences.")
-            path.unlink()
 
 
 EXERCISE_2 = Exercise(
