@@ -158,7 +158,6 @@ def _keeps_a_bit(attempt):
 
 FORWARD = """ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))
         return Dropout.thinned(x, p, ctx.seed)"""
-MASK = "mask = (torch.rand(x.shape) >= p).to(x) / (1 - p)"
 BACKWARD = "Dropout.thinned(grad_output, ctx.p, ctx.seed)"
 EXERCISE_1 = Exercise(
     number="12.1",
@@ -175,7 +174,8 @@ EXERCISE_1 = Exercise(
         ),
         (
             {
-                FORWARD: f"{MASK}; y = x * mask; ctx.save_for_backward(y); ctx.p = p\n        return y",
+                FORWARD: "y = x * (torch.rand(x.shape) >= p) / (1 - p); "
+                "ctx.save_for_backward(y); ctx.p = p\n        return y",
                 BACKWARD: "grad_output * (ctx.saved_tensors[0] != 0) / (1 - ctx.p)",
             },
             "as after a ReLU",
@@ -283,8 +283,6 @@ def _in_parts(attempt, size):
             )
 
 
-SUMMED = """        for part in weight.split(size):
-            result = torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))"""
 STEEP = torch.tensor([-14.0, 0.0, 14.0])[:, None] + random(3, 5)
 EXERCISE_2 = Exercise(
     number="12.2",
@@ -299,8 +297,8 @@ EXERCISE_2 = Exercise(
         ),
         (
             {
-                SUMMED: "        of_rows = [torch.logsumexp(r @ weight.t(), 1) for r "
-                "in x.split(9)]\n        result = torch.cat(of_rows)"
+                "torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))": "torch.cat("
+                "[torch.logsumexp(r @ weight.t(), 1) for r in x.split(9)])"
             },
             "cut weight, not x",
         ),

@@ -62,6 +62,20 @@ def _is_exact(attempt):
         )
 
 
+STEP = """
+    class Step(Function):
+        @staticmethod
+        def forward(x):
+            return torch.round(x)
+
+        @staticmethod
+        def setup_context(ctx, inputs, output): ...
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            return grad_output
+
+    return Step.apply(smooth)"""
 EXERCISE_1 = Exercise(
     number="13.1",
     reference=quantise,
@@ -75,14 +89,7 @@ EXERCISE_1 = Exercise(
             "give check the function itself, got the class quantise",
         ),
         (
-            {
-                "return step - (smooth.detach() - smooth)": "\n    class Step(Function):\n        @staticmethod\n        "
-                "def forward(x):\n            return torch.round(x)\n\n      "
-                "  @staticmethod\n        def setup_context(ctx, inputs, "
-                "output): ...\n\n        @staticmethod\n        def "
-                "backward(ctx, grad_output):\n            return "
-                "grad_output\n\n    return Step.apply(smooth)"
-            },
+            {"return step - (smooth.detach() - smooth)": STEP},
             "forward mode (torch.func.jvp) raises: You must",
         ),
         (
@@ -259,6 +266,14 @@ def _is_the_root(attempt):
                 yield at(of, sentence.format(given=one.tolist(), right=other.tolist()))
 
 
+ITERATES = """\
+a, z = (t.detach().requires_grad_() for t in ctx.saved_tensors)
+        with torch.enable_grad():
+            f = (z + a / z) / 2
+        y = grad_output
+        for _step in range(60):
+            y = grad_output + grad(f, z, y, retain_graph=True)[0]
+        return grad(f, a, y)[0]"""
 EXERCISE_3 = Exercise(
     number="13.3",
     reference=NewtonSqrt,
@@ -276,12 +291,7 @@ EXERCISE_3 = Exercise(
         (
             {
                 "save_for_backward(z)": "save_for_backward(a, z)",
-                "(z,) = ctx.saved_tensors\n        return grad_output / (2 * z)": "a, z = (t.detach().requires_grad_() for t in "
-                "ctx.saved_tensors)\n        with torch.enable_grad(): f = "
-                "(z + a / z) / 2\n        y = grad_output\n        for step "
-                "in range(60):\n            y = grad_output + "
-                "torch.autograd.grad(f, z, y, retain_graph=True)[0]\n        "
-                "return torch.autograd.grad(f, a, y)[0]",
+                "(z,) = ctx.saved_tensors\n        return grad_output / (2 * z)": ITERATES,
             },
             "need not iterate",
         ),

@@ -385,7 +385,6 @@ def _wrong_programs(schema):
             )
 
 
-NEW = "bool reverse=False, *, float scale=1.0"
 EXERCISE_3 = Exercise(
     number="16.3",
     name="SCHEMA",
@@ -393,15 +392,15 @@ EXERCISE_3 = Exercise(
     stub={"x, ": "x, float scale, ", "False, *, float scale=1.0": "True"},
     wrong=[
         (
-            {NEW: "bool reverse=True, *, float scale=1.0"},
+            {"reverse=False": "reverse=True"},
             "saved with reverse=False runs, and gives",
         ),
         (
-            {NEW: "bool reverse=False, float scale"},
+            {"*, float scale=1.0": "float scale"},
             "Non-default positional argument follows default",
         ),
         (
-            {NEW: "bool reverse=False, *, float scale"},
+            {"scale=1.0": "scale"},
             "saved with reverse=False cannot be",
         ),
         ({"Tensor x": "Tensor(a) x", "-> Tensor": "-> Tensor(a)"}, "shares the memory"),
