@@ -30,34 +30,28 @@ DIGITS = N_("Does a constant have too few digits, or is something there a float?
 NO_GRAD_OUTPUT = N_("`backward` multiplies by `grad_output`.")
 
 
-def _wrong(name, given, right):
-    """ "y[1, 2] is …, but … is right." for the first wrong element, or None."""
-    exact = 1e-12 if right.dtype == torch.float64 else 1e-5
-    wrong = ~torch.isclose(given, right, rtol=exact, atol=0)
-    if not wrong.any():
-        return None
-    where = wrong.nonzero()[0].tolist()
-    worst = Difference(given[tuple(where)].item(), right[tuple(where)].item(), where)
-    return in_numbers(
-        worst,
-        _("{name}{place} is {given}, but {right} is right."),
-        near=DIGITS,
-        name=name,
-    )
-
-
 def _tried(where, right, library, name, arguments, result, says="", misses=()):
     """What is wrong with a native call's result, called `where`, or None.
 
+    "y[1, 2] is …, but … is right." is said of the first wrong element.
     misses: {sentence: value}, what it may be instead
     """
     try:
         c_and_cpp.call(library, name, arguments, result, says)
     except c_and_cpp.NativeError as error:
         return at(where, str(error))
-    wrong = _wrong(result, arguments[result], right)
-    why = wrong and near_miss(arguments[result], right, dict(misses))
-    return at(where, wrong and followed(wrong, why))
+    given, exact = arguments[result], 1e-12 if right.dtype == torch.float64 else 1e-5
+    wrong = ~torch.isclose(given, right, rtol=exact, atol=0)
+    if not wrong.any():
+        return None
+    numbers = (tensor[wrong][0].item() for tensor in (given, right))
+    said = in_numbers(
+        Difference(*numbers, wrong.nonzero()[0].tolist()),
+        _("{name}{place} is {given}, but {right} is right."),
+        near=DIGITS,
+        name=result,
+    )
+    return at(where, followed(said, near_miss(given, right, dict(misses))))
 
 
 EXP_IN_C = """
