@@ -1,6 +1,7 @@
 """Exercises of chapter 06: custom Modules."""
 
 import copy
+import operator
 import re
 
 import torch
@@ -210,7 +211,7 @@ def _loads(attempt, size, wrap, bias=True):
         yield followed(wrong, hook)
     if not alike(state, before):
         yield _("loading has changed the caller's state_dict.")
-    if any(a is not b for a, b in zip(parameters, dense.parameters(), strict=False)):
+    if not all(map(operator.is_, parameters, dense.parameters())):
         yield _(
             "loading replaces the parameters; an optimizer would keep the old ones."
         )

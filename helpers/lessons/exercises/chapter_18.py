@@ -32,18 +32,15 @@ def _is_mode(attempt):
 
 
 def _linear():
-    x, weight = random(4, 3), random(2, 3, seed=1).requires_grad_()
-    F.linear(x, weight).sum().backward()
+    weight = random(2, 3, seed=1).requires_grad_()
+    F.linear(random(4, 3), weight).sum().backward()
     return weight.grad
 
 
 def _with_bias():
-    x, weight, bias = (
-        random(4, 3).requires_grad_(),
-        random(2, 3, seed=1),
-        random(2, seed=2),
-    )
-    return torch.autograd.grad(F.linear(x, weight, bias).sum(), x)[0]
+    x = random(4, 3).requires_grad_()
+    y = F.linear(x, random(2, 3, seed=1), random(2, seed=2))
+    return torch.autograd.grad(y.sum(), x)[0]
 
 
 A, B, C = random(2, 3, 4), random(2, 4, 5, seed=1), random(2, 3, 5, seed=2)
