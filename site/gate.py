@@ -85,11 +85,11 @@ def _report(line):
     function = made_of(_code(line), names, "SwiGLU")
     report = examine(function.apply, gate.requires_grad_(), gate.cos().detach())
     lines = str(report).splitlines()
+    whole = len(lines)
     begins = report.findings and report.findings[0].change.partition("`")[0]
-    start = [n for n, text in enumerate(lines) if begins and begins in text]
-    start = end = start[0] if start else len(lines)
-    while end < len(lines) and (end == start or lines[end][:8].isspace()):
-        end += 1
+    start = next((n for n in range(whole) if begins and begins in lines[n]), whole)
+    rest = range(start + 1, whole)  # of which the first ones go on, further in
+    end = next((n for n in rest if not lines[n][:8].isspace()), whole)
     return lines[:start], lines[start:end], lines[end:]
 
 
