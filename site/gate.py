@@ -49,6 +49,8 @@ WRONG = [  # what people write; the first stands in the field
     "d_act * s * (1 + gate * s)",
     "d_act * (s + gate * s)",
     "-d_act * (s + gate * s * (1 - s))",
+    "2 * d_act * (s + gate * s * (1 - s))",
+    "d_act * s * s",
     "d_act + gate * s * (1 - s)",
     "d_act * s + gate * s * (1 - s)",
     "s + gate * s * (1 - s)",
