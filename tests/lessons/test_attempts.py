@@ -321,11 +321,11 @@ def test_the_gate_marks_lines():
         assert all(page[0] == "✗" and page.endswith(said["why"]) for page in pages)
         pages = said_by_a_page([("gate", line) for line in right], folder)
         assert pages == [f"✓ {said['right']}"] * 3
-    wrong = (
-        "s * d_act",
-        "d_act * (1 - s)",
-    )  # one of the table in other words, and another
-    stored, other = said_by_a_page([("gate", line) for line in wrong])
+    # One of the table in other words, and others.
+    wrong = ["s * d_act", "d_act * (1 - s)", "up * s", "d_act * act"]
+    pages = said_by_a_page([("gate", line) for line in wrong])
+    stored, other, apart, absent = pages
+    assert "each term needs that factor" in apart and "not saved it" in absent
     why = OF_GATE["notebooks"]["why"]
     assert why in stored and other[0] == "✗" and why not in other
 
