@@ -394,7 +394,8 @@ def on_page(app, document, template, context, doctree):
             "readme": README[folder],
             "chapters_title": CHAPTERS[folder],
         }
-        describe(context, document, shown["claim"], other)
+        said = " · ".join([shown["claim"], shown["holds"]])
+        describe(context, document, said, other)
     if doctree is None:
         return
     body = context["body"]

@@ -52,8 +52,8 @@ KERNELS = [  # chapters, and the headings of the sections that hold a kernel, by
 MESSAGE = "Trying to backward through the graph a second time"  # to try the search with
 WORDS = {
     "notebooks": {
-        "claim": "Write the gradient that PyTorch lacks, gets wrong, or makes too costly: a "
-        "course, with tested code to copy.",
+        "claim": "Write the gradient that PyTorch lacks, gets wrong, or makes too costly",
+        "holds": "A course that runs in JupyterLab, with tested code to copy.",
         "ask": "Where does autograd go wrong?",
         "of_what": "This is the slope of softplus, written as log(1 + exp(x)), in float32.",
         "slide": " Slide x.",
@@ -123,8 +123,8 @@ WORDS = {
         },
     },
     "zh": {
-        "claim": "PyTorch 没有、算错或者太占内存的梯度，自己来写：一门课程，"
-        "并附有经过测试、可以复制到项目里的代码。",
+        "claim": "PyTorch 没有、算错或者太占内存的梯度，自己来写",
+        "holds": "一门在 JupyterLab 里运行的课程，并附有经过测试、可以复制到项目里的代码。",
         "ask": "autograd 从哪里开始算错？",
         "of_what": "把 softplus 写成 log(1 + exp(x))，这是它在 float32 下的斜率。",
         "slide": "拖动 x 看看。",
