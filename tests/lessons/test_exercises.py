@@ -6,7 +6,6 @@ import shutil
 import sys
 import types
 
-import nbformat
 import pytest
 import torch
 
@@ -21,7 +20,7 @@ from helpers.ops.involution import compiler
 from tests.lessons.judged import EXERCISES, judged
 from tests.lessons.test_surroundings import changed_settings
 from tests.needs import missing, needs_compiler, why_not
-from tests.notebooks.test_notebooks import each_notebook
+from tests.notebooks.test_notebooks import cells, each_notebook, read
 
 each_exercise = pytest.mark.parametrize("number", EXERCISES)
 
@@ -51,20 +50,11 @@ def noted(has, spoke):
     return sentences
 
 
-def exercise_cells(path):
-    """(number, cell) of each cell of a notebook that checks an exercise."""
-    for cell in nbformat.read(path, as_version=4).cells:
-        found = re.search(
-            r'^exercise\("([\d.]+)"\)\.check\(', cell.source, re.MULTILINE
-        )
-        if cell.cell_type == "code" and found:
-            yield found[1], cell
-
-
 @each_notebook
 def test_a_notebook_holds_each_exercise_once_with_its_stub_untouched(path):
-    cells = list(exercise_cells(path))
-    numbers = [number for number, _ in cells]
+    check = re.compile(r'^exercise\("([\d.]+)"\)\.check\(', re.MULTILINE)
+    checked = [cell for cell in cells(read(path), "code") if check.search(cell.source)]
+    numbers = [check.search(cell.source)[1] for cell in checked]
     expected = [
         number
         for number in EXERCISES
@@ -74,7 +64,7 @@ def test_a_notebook_holds_each_exercise_once_with_its_stub_untouched(path):
         once = f'write one cell that ends with `exercise("{number}").check(...)` into its notebook'
         assert numbers.count(number) == 1, once
     assert numbers == expected, "write an Exercise for each of these, in this order"
-    for number, cell in cells:
+    for number, cell in zip(numbers, checked, strict=True):
         assert EXERCISES[number].cell in cell.source, "write its stub into the cell"
         assert len(cell.outputs) == 1, "execute the notebook: `python -m tools.execute`"
         shown = cell.outputs[0].data

@@ -5,7 +5,6 @@ Every link leads somewhere, and every message is what PyTorch says.
 
 import importlib.machinery
 import importlib.util
-import json
 import re
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from helpers.lessons import index
 from helpers.lessons.index import MESSAGES, SYMPTOMS, TASKS
 from helpers.lessons.index.matrix import process_group
-from tests.notebooks.test_notebooks import NOTEBOOKS
+from tests.notebooks.test_notebooks import NOTEBOOKS, cells, printed, read
 from tests.notebooks.test_recipes import ALL as RECIPES
 from tools.which_way import CHAPTER, README, written
 
@@ -169,12 +168,12 @@ def test_tasks_copy_what_runs_alone_and_each_recipe():
 
 
 def test_the_index_is_short_and_the_readme_has_twelve_tasks():
-    cells = nbformat.read(CHAPTER, as_version=4).cells
-    text = "\n".join(c.source for c in cells if c.cell_type == "markdown")
+    chapter = read(CHAPTER)
+    text = "\n".join(cell.source for cell in cells(chapter, "markdown"))
     words = re.sub(r"\]\([^)]*\)|\|", " ", text).split()
     words = [word for word in words if re.search(r"\w", word)]  # no ✓, no ---
     assert len(words) <= MOST_WORDS
-    ids = [cell.id for cell in cells]
+    ids = [cell.id for cell in chapter.cells]
     assert ids.index("matrix-links") < ids.index("w01") < ids.index("w02")
     assert len([t for t in every(TASKS) if t.visitor and t.use]) == 12
 
@@ -183,7 +182,7 @@ def test_every_link_to_a_section_names_the_cell_that_its_heading_begins():
     """JupyterLab 4.6 does not land on a heading whose link is percent-encoded."""
     lost = []
     for path in NOTEBOOKS:
-        for cell in nbformat.read(path, as_version=4).cells:
+        for cell in read(path).cells:
             lost += [
                 f"{path.name}: {number}#{target}"
                 for number, target in re.findall(
@@ -212,17 +211,9 @@ def test_chapter_and_readme_hold_the_indexes_of_today():
     assert text == readme, "run python -m tools.which_way"
 
 
-def printed():
-    """All that the chapters print, on one line."""
-    cells = [
-        cell
-        for path in NOTEBOOKS
-        for cell in json.loads(path.read_bytes())["cells"]
-        if cell["cell_type"] == "code"
-    ]
-    texts = (
-        "".join(output.get("text", "")) for cell in cells for output in cell["outputs"]
-    )
+def all_printed():
+    """What the chapters print, on one line."""
+    texts = (printed(c) for path in NOTEBOOKS for c in cells(read(path), "code"))
     return re.sub(r"\s+", " ", " ".join(texts))
 
 
@@ -237,7 +228,7 @@ def texts_of_pytorch():
 
 
 def test_each_message_is_one_that_a_chapter_prints_or_pytorch_says():
-    texts = [printed().encode(), *texts_of_pytorch()]
+    texts = [all_printed().encode(), *texts_of_pytorch()]
     parts = {message.part for message in every(MESSAGES)} | IN_A_CAUSE
     for part in parts - OF_OTHERS - PROVOKED.keys():
         assert any(part.encode() in text for text in texts), part
@@ -252,7 +243,7 @@ def test_a_message_comes_from_what_its_row_says(part):
 
 
 def test_each_error_that_a_chapter_prints_is_in_the_index():
-    texts, parts = printed(), [message.part for message in every(MESSAGES)]
+    texts, parts = all_printed(), [message.part for message in every(MESSAGES)]
     missing = [
         said[:90]
         for said in re.findall(r"\b(?=(\w*(?:Error|Unsupported): .{150}))", texts)

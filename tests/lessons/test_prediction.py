@@ -16,7 +16,7 @@ from helpers.lessons.hold_back import VARIABLE
 from helpers.lessons.prediction import shown
 from helpers.lessons.reading import TABLE, judged, question
 from helpers.lessons.tempting import TEMPTING
-from tests.notebooks.test_notebooks import NOTEBOOKS
+from tests.notebooks.test_notebooks import NOTEBOOKS, cells, printed, read
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -128,13 +128,13 @@ def test_what_a_chapter_says_is_read():
     """The stored outcome is right, each tempting prediction is wrong."""
     for path in NOTEBOOKS:
         wish = None
-        for cell in nbformat.read(path, as_version=4).cells:
+        for cell in cells(read(path), "code"):
             asked = re.search(
                 r"^prediction = \.\.\.  # yours: (.+)$", cell.source, re.M
             )
             wish = asked[1] if asked else wish
-            said = "".join(output.get("text", "") for output in cell.get("outputs", []))
-            if found := re.search(r"○ It is (.+)\. Predict before you run", said):
+            told = r"○ It is (.+)\. Predict before you run"
+            if found := re.search(told, printed(cell)):
                 key = re.search('tempting="(.+?)"', cell.source)
                 why = [shown(guess) for guess in TEMPTING.get(key and key[1], ())]
                 asked = question(wish, found[1], 0, why)

@@ -10,11 +10,10 @@ import re
 import subprocess
 import sys
 
-import nbformat
 import pytest
 
 from tests import needs
-from tests.notebooks.test_notebooks import NOTEBOOKS, README, RECIPES, tags
+from tests.notebooks.test_notebooks import NOTEBOOKS, README, RECIPES, read, tags
 
 MOST_RECIPES, MOST_CELLS, LEAST_LINES, MOST_LINES = 30, 65, 10, 40
 ALONE = """
@@ -71,7 +70,7 @@ def recipes():
     found = {}
     for path in NOTEBOOKS:
         heading = None
-        for cell in nbformat.read(path, as_version=4).cells:
+        for cell in read(path).cells:
             if cell.cell_type == "markdown":
                 heading = cell.source.split("\n")[0].lstrip("# ").replace("`", "")
             elif "recipe" in tags(cell):
@@ -146,7 +145,7 @@ def test_a_recipe_is_short_stands_alone_and_checks_itself(name):
 @pytest.mark.parametrize("number", sorted(RECIPES))
 def test_a_notebook_of_recipes_says_when_and_what_to_check(number):
     (path,) = (path for path in NOTEBOOKS if path.name.startswith(number))
-    cells = nbformat.read(path, as_version=4).cells
+    cells = read(path).cells
     assert len(cells) <= MOST_CELLS
     count = 0
     for before, cell in zip(cells, cells[1:], strict=False):
