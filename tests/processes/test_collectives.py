@@ -63,17 +63,8 @@ def test_agrees_with_one_process(team, name):
             torch.testing.assert_close(ours[:kept], theirs[:kept], **tolerance)
 
 
-EACH = (
-    collectives.copy,
-    partial(collectives.all_reduce, loss="replicated"),
-    partial(collectives.all_gather, loss="replicated"),
-    partial(collectives.all_gather, dim=1, loss="replicated"),
-    collectives.reduce_scatter,
-    partial(collectives.all_to_all, split_dim=0, concat_dim=1),
-    partial(collectives.halo_exchange, width=1, dim=0),
-    partial(collectives.all_reduce, loss="summed"),
-    partial(collectives.all_gather, loss="summed"),
-)
+# Those that take an input of any sizes.
+EACH = [call for name, (call, *_) in CASES.items() if "sizes" not in name]
 
 
 def unchecked_and_in_a_group():
