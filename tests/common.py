@@ -79,10 +79,11 @@ def assert_agree(ours, theirs, inputs, dtype):
         random(*right.shape, dtype=right.dtype, seed=1).detach().to(right.device),
         right.new_ones(()).expand(right.shape),
     ):
-        given = torch.autograd.grad(mine, leaves, weight, retain_graph=True)
-        expected = torch.autograd.grad(right, leaves, weight, retain_graph=True)
-        for one, other in zip(given, expected, strict=True):
-            torch.testing.assert_close(one, other, **TOLERANCE[dtype])
+        slopes = (
+            torch.autograd.grad(result, leaves, weight, retain_graph=True)
+            for result in (mine, right)
+        )
+        torch.testing.assert_close(*slopes, **TOLERANCE[dtype])
 
 
 def assert_refused(words, op, *inputs):

@@ -47,22 +47,17 @@ MARK = {True: "✓", False: "✗", None: "○"}
         (7, 8, "✗"),
         (8.0, 8, "✓"),
         (True, True, "✓"),
-        (" Raises", "raises", "✓"),
         ((True, 3), [True, 3], "✓"),
         ((True,), (True, 3), "✗"),
         (float("nan"), 1.0, "✗"),
-        ("eight", 8, "✓"),
-        ("2 sinh^2", "2 sinh²", "✓"),
         (True, "yes", "✓"),
         ("not 8", 8, "○"),
-        ("default and Kaiming", "Kaiming and default", "✓"),
-        ("default", "Kaiming and default", "✗"),
-        ("b, a", "a, b", "✗"),
         ((bool, str), ("bool", "str"), "✓"),
         (len, "len", "✓"),
     ],
 )
 def test_a_prediction_is_compared(prediction, outcome, mark, capsys):
+    """Other words are in prediction_cases.json."""
     predicted(prediction, outcome)
     said = capsys.readouterr().out
     assert said.startswith(mark)
