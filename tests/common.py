@@ -86,6 +86,13 @@ def assert_agree(ours, theirs, inputs, dtype):
         torch.testing.assert_close(*slopes, **TOLERANCE[dtype])
 
 
+def assert_same_bits(given, right):
+    """The same numbers, the signs of zeros too, and nan in the same places."""
+    torch.testing.assert_close(given, right, rtol=0, atol=0, equal_nan=True)
+    numbers = ~right.isnan()
+    assert torch.equal(given[numbers].signbit(), right[numbers].signbit())
+
+
 def assert_refused(words, op, *inputs):
     with pytest.raises((TypeError, ValueError)) as caught:
         op(*inputs)

@@ -10,6 +10,7 @@ import torch
 
 from helpers.lessons.cuda_on_cpu import emulator, every_architecture
 from helpers.ops.involution import compiler
+from tests.common import assert_same_bits
 from tests.needs import needs_compiler, needs_nvrtc
 
 TWICE = """
@@ -236,7 +237,7 @@ def test_half_types_round_as_in_pytorch(name, dtype):
     halves = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
     floats = torch.empty(2**16)
     emulator.run(source, "widen", 256, 256, {"x": halves, "y": floats})
-    torch.testing.assert_close(floats, halves.float(), rtol=0, atol=0, equal_nan=True)
+    assert_same_bits(floats, halves.float())
     # Every half, the middle between two, and the floats beside these.
     bits = torch.arange(-(2**31), 2**31, 2**12)[:, None] + torch.tensor(
         [0, 1, 2**12 - 1]
@@ -244,10 +245,7 @@ def test_half_types_round_as_in_pytorch(name, dtype):
     cases = bits.to(torch.int32).view(torch.float32).flatten()
     narrowed = torch.empty(len(cases), dtype=dtype)
     emulator.run(source, "narrow", len(cases) // 256, 256, {"x": cases, "y": narrowed})
-    expected = cases.to(dtype)
-    torch.testing.assert_close(narrowed, expected, rtol=0, atol=0, equal_nan=True)
-    number = ~expected.isnan()
-    assert narrowed.signbit()[number].equal(expected.signbit()[number])  # of zeros, too
+    assert_same_bits(narrowed, cases.to(dtype))
 
 
 # The libraries that it builds

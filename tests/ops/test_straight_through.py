@@ -9,7 +9,7 @@ from helpers.ops.straight_through import (
     spike,
     straight_through,
 )
-from tests.common import FLOATS, assert_refused, random
+from tests.common import FLOATS, assert_refused, assert_same_bits, random
 
 INF, NAN = math.inf, math.nan
 each_dtype = pytest.mark.parametrize("dtype", FLOATS)
@@ -25,12 +25,6 @@ def extremes(dtype):
     return torch.tensor(
         [*numbers, *(-n for n in numbers), NAN], dtype=dtype
     ).requires_grad_()
-
-
-def assert_same_bits(given, right):
-    torch.testing.assert_close(given, right, rtol=0, atol=0, equal_nan=True)
-    numbers = ~right.isnan()
-    assert torch.equal(given[numbers].signbit(), right[numbers].signbit())
 
 
 @each_dtype
