@@ -19,8 +19,8 @@ from nbclient import NotebookClient
 
 from helpers.lessons import exercise, grade, mine
 from tests.notebooks.worked_in import why_left_out
+from tests.test_teaching import ASSIGNMENT, ROOT
 
-ROOT = Path(__file__).parents[2]
 NUMBERS = ("2.1", "2.2", "2.3", "2.4")
 RIGHT = {number: exercise(number).edited().strip() for number in NUMBERS}
 WRONG = exercise("2.1").edited(exercise("2.1").wrong[0][0])
@@ -34,8 +34,6 @@ def together(answers):
     return [f"{answer}\n\n{CHECK[number]}" for number, answer in answers.items()]
 
 
-README = (ROOT / "TEACHING.md").read_text(encoding="utf-8")
-ASSIGNMENT = re.findall(r"```python\n([^`]*Exercise\([^`]*)```", README)[0]
 IMPORTS = "import torch\nfrom torch.autograd import Function\nfrom helpers.lessons import exercise"
 SECONDS = 987654  # as no other process sleeps
 CHILD = f"""import subprocess, sys

@@ -3,7 +3,6 @@
 import io
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +10,8 @@ from helpers.lessons import grade
 from helpers.lessons.classroom.trial import try_exercises
 from helpers.lessons.exercise import KNOWN, Exercise
 from helpers.lessons.judge.variations import Inputs
+from tests.test_teaching import ASSIGNMENT
 
-ROOT = Path(__file__).parents[2]
 FEED = Inputs(shapes="N D")
 GOOD = {
     "number": "A.1",
@@ -62,8 +61,7 @@ def test_what_is_declared_well_is_taken():
 
 
 def module(folder, changes=()):
-    readme = (ROOT / "TEACHING.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"```python\n([^`]*Exercise\([^`]*)```", readme)
+    text = ASSIGNMENT
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)

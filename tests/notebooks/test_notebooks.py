@@ -317,22 +317,6 @@ def test_what_was_forgotten_is_said(old, new, sentence):
     assert sentence in " ".join(said(lambda text: text.replace(old, new)))
 
 
-def test_the_ways_through_say_their_hours():
-    """The hours of each way in the README are those of its chapters."""
-    rows = re.findall(
-        r"^\| \[(\d\d) .* \| (\d+) \+ (\d+)(?: \+ \d+)? \|", README, re.MULTILINE
-    )
-    minutes = {number: int(read) + int(do) for number, read, do in rows}
-    ways = re.findall(r"^- \*\*.+\*\*, (\d+) hours: (.+)\.$", README, re.MULTILINE)
-    assert len(ways) >= 3
-    for hours, chapters in ways:
-        numbers = {*re.findall(r"\d\d", chapters)}
-        if chapters.startswith("all"):
-            numbers = minutes.keys() - numbers
-        sums = round(sum(minutes[number] for number in numbers) / 60)
-        assert int(hours) == sums, f"write {sums} hours for `{chapters}` into README.md"
-
-
 @each_notebook
 def test_links_lead_somewhere(path):
     texts = [cell.source for cell in cells(read(path), "markdown")]
