@@ -79,11 +79,11 @@ def assert_agree(ours, theirs, inputs, dtype):
         random(*right.shape, dtype=right.dtype, seed=1).detach().to(right.device),
         right.new_ones(()).expand(right.shape),
     ):
-        slopes = (
+        expected, given = (
             torch.autograd.grad(result, leaves, weight, retain_graph=True)
-            for result in (mine, right)
+            for result in (right, mine)  # ours last: it might write into weight
         )
-        torch.testing.assert_close(*slopes, **TOLERANCE[dtype])
+        torch.testing.assert_close(given, expected, **TOLERANCE[dtype])
 
 
 def assert_same_bits(given, right):
