@@ -8,6 +8,7 @@ import pytest
 from helpers.lessons import exercise, language
 from helpers.lessons.cases import PATIENTS
 from helpers.lessons.language import at, followed, listed
+from tests.lessons.judged import judged
 from tools import translate
 
 
@@ -52,9 +53,7 @@ def test_verdicts_of_chapter_02_are_chinese(chinese, capsys):
     for number in ("2.1", "2.2", "2.3"):
         given = exercise(number)
         verdicts = [given.judge(...), given.judge(given.reference), given.judge(3)]
-        verdicts += [
-            given.judge(given.made_of(given.edited(edits))) for edits, _ in given.wrong
-        ]
+        verdicts += [judged(number, edits) for edits, _ in given.wrong]
         for verdict in verdicts:
             # Code and what PyTorch says stay English. So do the doctor's clauses with
             # gaps of their own, which it hands over filled.
@@ -78,9 +77,8 @@ def test_verdicts_of_chapter_02_are_chinese(chinese, capsys):
     "number, english", [("1.2", " and "), ("16.2", "wheel for|release 1| and ")]
 )
 def test_what_fills_a_gap_is_chinese(chinese, number, english):
-    given = exercise(number)
-    for edits, _ in given.wrong:
-        message = given.judge(given.made_of(given.edited(edits))).message
+    for edits, _ in exercise(number).wrong:
+        message = judged(number, edits).message
         assert not re.search(english, re.sub(r"[\w.]*Error.*", "", message)), message
 
 
