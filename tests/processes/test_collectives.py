@@ -14,12 +14,8 @@ from tests.common import FLOATS, TOLERANCE, random
 from tests.processes.table import BAD, CASES, EVERYWHERE, cubes, input_of, ones
 
 
-def derivatives_here(name):
-    """In each dtype: output, gradient and second gradient in this process."""
-    return [derivatives_in(dtype, name) for dtype in FLOATS]
-
-
-def derivatives_in(dtype, name):
+def derivatives_here(name, dtype):
+    """Output, gradient and second gradient in this process."""
     call, _, _, loss = CASES[name]
     x = input_of(name, dist.get_rank(), dtype).requires_grad_()
     output = call(x)
@@ -53,7 +49,8 @@ def derivatives_in_one_process(name, size, dtype):
 
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_one_process(team, name):
-    for dtype, *given in zip(FLOATS, *team(derivatives_here, name), strict=True):
+    for dtype in FLOATS:
+        given = team(derivatives_here, name, dtype)
         tolerance = {key: 4 * number for key, number in TOLERANCE[dtype].items()}
         expected = derivatives_in_one_process(name, team.size, dtype)
         for ours, theirs in zip(given, expected, strict=True):
@@ -133,19 +130,15 @@ def losses_of(kind, cross_entropy, scale):
     return found
 
 
-def losses_here():
+def test_vocab_parallel_cross_entropy(team):
     kind, loss = (
         collectives.ColumnParallelLinear,
         collectives.vocab_parallel_cross_entropy,
     )
-    return [losses_of(kind, loss, scale) for scale in (1.0, 1e4)]
-
-
-def test_vocab_parallel_cross_entropy(team):
-    """The larger logits have no exponential."""
-    right = [losses_of(torch.nn.Linear, F.cross_entropy, scale) for scale in (1.0, 1e4)]
-    for given in team(losses_here):
-        torch.testing.assert_close(given, right)
+    for scale in (1.0, 1e4):  # the larger logits have no exponential
+        right = losses_of(torch.nn.Linear, F.cross_entropy, scale)
+        for given in team(losses_of, kind, loss, scale):
+            torch.testing.assert_close(given, right)
 
 
 def changed_in_place():
