@@ -40,7 +40,6 @@ needs_builder = pytest.mark.skipif(
     reason=str(NO_COMPILER or "there is no c++"),
 )
 needs_nvrtc = pytest.mark.skipif(NO_NVRTC is not None, reason=str(NO_NVRTC))
-needs_triton = pytest.mark.skipif(NO_TRITON is not None, reason=str(NO_TRITON))
 
 
 def of_recipe(source):

@@ -19,22 +19,10 @@ from helpers.lessons.native import c_and_cpp
 from helpers.ops.involution import compiler
 from tests.lessons.judged import EXERCISES, judged
 from tests.lessons.test_surroundings import changed_settings
-from tests.needs import missing, needs_compiler, why_not
+from tests.needs import needs_compiler
 from tests.notebooks.test_notebooks import cells, each_notebook, read
 
 each_exercise = pytest.mark.parametrize("number", EXERCISES)
-
-
-@pytest.fixture
-def given(number):
-    """The exercise, where attempts at it can be tried."""
-    why = why_not(EXERCISES[number].needs)
-    if why:
-        assert why in missing(), (
-            f"{number} says that this machine lacks what it has: {why}"
-        )
-        pytest.skip(why)
-    return EXERCISES[number]
 
 
 def noted(has, spoke):
