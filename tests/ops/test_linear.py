@@ -4,16 +4,12 @@ import torch.nn.functional as F
 
 from helpers.ops.linear import Linear, LinearFunction, linear
 from tests.common import TOLERANCE, assert_agree, random
-from tests.ops.table import OPS
-
-
-def sample(name, dtype=torch.float64):
-    return OPS["linear"].samples(dtype)[name]
+from tests.ops.samples import of_linear
 
 
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), (1, 2)])
 def test_computes_only_what_is_needed(wanted):
-    tensors = [tensor.detach() for tensor in sample("matrix")]
+    tensors = [tensor.detach() for tensor in of_linear(torch.float64)["matrix"]]
     for index in wanted:
         tensors[index].requires_grad_()
     grad_output = random(4, 2, seed=5).detach()
@@ -27,7 +23,7 @@ def test_computes_only_what_is_needed(wanted):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast(dtype):
-    x, weight, bias = sample("three dimensions", torch.float32)
+    x, weight, bias = of_linear(torch.float32)["three dimensions"]
     with torch.autocast("cpu", dtype=dtype):
         assert_agree(linear, F.linear, [x, weight, bias], dtype)
         mixed = linear(x.to(dtype), weight, bias)
