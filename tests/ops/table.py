@@ -1,5 +1,6 @@
 """The table of the operations: a row for each file in `helpers/ops`."""
 
+import inspect
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -64,6 +65,11 @@ class Op(NamedTuple):
     dtypes: tuple = FLOATS
     remarks: tuple = ()
     wraps: Callable | None = None
+
+    def good(self):
+        """The arguments of the first sample, by name."""
+        first = next(iter(self.samples(torch.float64).values()))
+        return inspect.signature(self.function).bind(*first).arguments
 
 
 # The oldest torch on which the tests of each file pass: `python -m tools.other_torch`
