@@ -151,6 +151,9 @@ def every(groups):
     return [row for group in groups.values() for row in group]
 
 
+PARTS = {message.part for message in every(MESSAGES)}
+
+
 def test_every_row_leads_to_a_heading_or_a_file():
     for task in every(TASKS):
         index.section(task.read)
@@ -229,25 +232,24 @@ def texts_of_pytorch():
 
 def test_each_message_is_one_that_a_chapter_prints_or_pytorch_says():
     texts = [all_printed().encode(), *texts_of_pytorch()]
-    parts = {message.part for message in every(MESSAGES)} | IN_A_CAUSE
-    for part in parts - OF_OTHERS - PROVOKED.keys():
+    for part in (PARTS | IN_A_CAUSE) - OF_OTHERS - PROVOKED.keys():
         assert any(part.encode() in text for text in texts), part
 
 
 @pytest.mark.filterwarnings("error")  # one of them is a warning
 @pytest.mark.parametrize("part", PROVOKED)
 def test_a_message_comes_from_what_its_row_says(part):
-    assert part in {message.part for message in every(MESSAGES)}
+    assert part in PARTS
     with pytest.raises(Exception, match=re.escape(part)):
         PROVOKED[part]()
 
 
 def test_each_error_that_a_chapter_prints_is_in_the_index():
-    texts, parts = all_printed(), [message.part for message in every(MESSAGES)]
+    texts = all_printed()
     missing = [
         said[:90]
         for said in re.findall(r"\b(?=(\w*(?:Error|Unsupported): .{150}))", texts)
-        if not any(part in said for part in (*parts, *LEFT_OUT))
+        if not any(part in said for part in (*PARTS, *LEFT_OUT))
     ]
     assert not missing, "write a row for it into helpers/lessons/index/messages.py"
     stale = [words for words in LEFT_OUT if words not in texts]

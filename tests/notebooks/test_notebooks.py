@@ -28,11 +28,14 @@ WHY = "<details><summary>Why</summary>"  # begins what follows from a prediction
 DEEPER = re.compile(r"^## Deeper: ", re.MULTILINE)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
-each_notebook = pytest.mark.parametrize(
-    "path",
-    [path for path in NOTEBOOKS if not why_left_out(path)],
-    ids=lambda path: path.stem,
-)
+
+def each(paths):
+    """A mark: the notebooks at these paths, without those in which a learner has worked."""
+    kept = [path for path in paths if not why_left_out(path)]
+    return pytest.mark.parametrize("path", kept, ids=lambda path: path.stem)
+
+
+each_notebook = each(NOTEBOOKS)
 
 
 def read(path):
@@ -248,11 +251,7 @@ def omissions(path, paths, notebook, readme):
             yield f"write a link to {neighbour.name} into the last cell"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in CHAPTERS if not why_left_out(path)],
-    ids=lambda path: path.stem,
-)
+@each(CHAPTERS)
 def test_nothing_of_a_chapter_was_forgotten(path):
     forgotten = "; ".join(omissions(path, CHAPTERS, read(path), README))
     assert not forgotten, forgotten
