@@ -1,7 +1,7 @@
 """Kernels for nbval that are forks of one process, which has imported what every notebook imports.
 
 A kernel of its own takes three to four seconds of a core to import torch, matplotlib and
-scikit-learn; a fork has them at once. For all 17 notebooks that is a minute of processor time, half
+scikit-learn; a fork has them at once. For all notebooks that is a minute of processor time, half
 a minute of the tests on two cores. Nothing else is shared: a fork is a process of its own, whose
 folder and environment are those that were asked for, and in which no cell has run.
 """
