@@ -7,9 +7,11 @@ import torch
 FORWARDS = []
 
 
-def shapes(*sizes):
+def shapes(*sizes, texts=()):
+    """Of the tensors that a forward takes, and texts that its Function holds."""
+
     def keep(function):
-        FORWARDS.append((function, sizes))
+        FORWARDS.append((function, sizes, texts))
         return function
 
     return keep
@@ -66,7 +68,19 @@ def lstm_cell(gates, cell):
     return hidden, new_cell
 
 
-@shapes((2, 4, 6), (2, 5, 6), (2, 5, 3))
+@shapes(
+    (2, 4, 6),
+    (2, 5, 6),
+    (2, 5, 3),
+    texts=[
+        "weights = torch.softmax(scores, -1)",
+        "grad_weights = grad_output @ v.mT",
+        "grad_v = weights.mT @ grad_output if need[2] else None",
+        "need = ctx.needs_input_grad",
+        "- (grad_weights * weights).sum(-1, keepdim=True)",
+        "/ math.sqrt(q.shape[-1])",
+    ],
+)
 def attention(q, k, v):
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     weights = torch.softmax(scores, -1)
