@@ -254,7 +254,7 @@ def matmul(node, g, tape):
 
 @rule("linear")
 def linear(node, g, tape):
-    x, (weight, bias) = node.args[0], options(node, weight=None, bias=None).values()
+    x, weight, bias, _ = affine(node, tape)
     if len(x.shape) < 2:
         raise Refused("`linear` of a vector: unsqueeze it")
     rows = ".flatten(0, -2)" if len(x.shape) > 2 else ""
