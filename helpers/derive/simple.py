@@ -115,8 +115,6 @@ class Simple(ast.NodeTransformer):
             ratio = above / below
             whole = ratio and 1 / ratio % 1 == 0
             above, below = (1, 1 / ratio) if whole else (ratio, 1)
-        if below < 0:
-            above, below = -above, -below
         self.cancel(factors)
         tree = None
         if abs(above) != 1 or not factors or factors[0][1]:
