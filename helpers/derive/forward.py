@@ -18,7 +18,7 @@ from .rules import (
     reduction,
 )
 
-OWN_TRANSPOSE = {*ELEMENTWISE, "pow", "elu", "leaky_relu", "clamp", "softmax"}
+OWN_TRANSPOSE = {*ELEMENTWISE, "pow", "leaky_relu", "clamp", "softmax"}
 SUMS = SCALAR - {"sum", "mean"}
 
 

@@ -25,7 +25,8 @@ def table(text):
     }
 
 
-# softplus of torch.nn.functional is its argument above 20.
+# softplus of torch.nn.functional is its argument above 20. At 0, the second derivative of
+# elu is 0.
 ELEMENTWISE = table("""
     abs: g * a.sign()
     acos: -g * torch.rsqrt(1 - a * a)
@@ -37,6 +38,7 @@ ELEMENTWISE = table("""
     cos: -g * torch.sin(a)
     cosh: g * torch.sinh(a)
     div: g / b | -(g / b) * y
+    elu: torch.where(a >= 0, g, g * torch.exp(a.clamp(max=0)))
     erf: 2 / math.sqrt(math.pi) * g * torch.exp(-a * a)
     exp: g * y
     expm1: g * (y + 1)
@@ -198,14 +200,10 @@ def power(node, g, tape):
     return [(a, f"{tape.text(b)} * {g} * {slope}")]
 
 
-@rule("elu", "leaky_relu")
-def negative_part(node, g, tape):
-    names = dict(alpha=1.0) if node.op == "elu" else dict(negative_slope=0.01)
-    a, (slope,) = node.args[0], map(tape.text, options(node, **names).values())
-    sign = ">"
-    if node.op == "elu":  # at 0, its second derivative is 0 in PyTorch
-        sign, slope = ">=", f"({slope} * torch.exp({a}.clamp(max=0)))"
-    return [(a, f"torch.where({a} {sign} 0, {g}, {g} * {slope})")]
+@rule("leaky_relu")
+def leaky_relu(node, g, tape):
+    a, slope = node.args[0], options(node, negative_slope=0.01)["negative_slope"]
+    return [(a, f"torch.where({a} > 0, {g}, {g} * {tape.text(slope)})")]
 
 
 @rule("clamp")
@@ -390,6 +388,6 @@ def convolution(node, g, tape):
 
 KNOWN = CONSTANT.union(ELEMENTWISE, REDUCTIONS, WHOLE, OTHERS)
 # Whose formula is right where g is smaller than the result, and broadcasts.
-BROADCASTS = {"pow", "elu", "leaky_relu", "clamp", "expand", *ELEMENTWISE}
+BROADCASTS = {"pow", "leaky_relu", "clamp", "expand", *ELEMENTWISE}
 # Where it is also right for one number.
 SCALAR = {*REDUCTIONS} - {"cumsum", "log_softmax", "softmax"}
