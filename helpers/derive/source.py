@@ -126,7 +126,7 @@ def indented(lines, by=8):
 
 
 def listed(names):
-    return ", ".join(names) if len(names) > 1 else f"({names[0]},)"
+    return ", ".join(names) if len(names) != 1 else f"({names[0]},)"
 
 
 def write(function, walks, pattern, kept):

@@ -169,6 +169,11 @@ def entropy(p, weight):
     return loss + torch.sin((1 - p) * weight)
 
 
+@shapes((4, 6))  # keeps nothing
+def scaled(x, factor=2.0):
+    return x * factor
+
+
 @shapes((4, 6), texts=["torch.where(x >= 0, "])
 def above_zero(x):
     return F.elu(x) + 1
@@ -383,10 +388,6 @@ def of_six(x):
     return x.unflatten(1, (2, 3)).sum(1) ** 2
 
 
-def scaled(x, factor=2.0):
-    return x * factor
-
-
 def truthy(x, factor=2.0):
     return x * factor if factor else x
 
@@ -548,6 +549,10 @@ def reads(x):
     return x * float(x.sum())
 
 
+def sloped(x):
+    return F.elu(x - 3, alpha=0.5)
+
+
 def closes_over(x):
     return x * TENSOR
 
@@ -610,6 +615,7 @@ def root_and_more(x):
     ("function", "words"),
     [
         (approximate, "`gelu` with options: write out"),
+        (sloped, "`elu` with options: write out"),
         (reads, "`float`: not in the table"),
         (closes_over, "`TENSOR` is a global"),
         (changes, "in place"),
