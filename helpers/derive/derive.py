@@ -128,12 +128,7 @@ class Derivation:
 
     def traced(self, tensors):
         tape = Tape(self.function, {**tensors, **self.constants}, self.at_zero)
-        try:
-            return self.walked(tape)
-        except Refused:
-            raise
-        except Exception as error:  # of PyTorch, at what a rule makes
-            raise Refused(f"a step of the backward fails: {error}") from None
+        return self.walked(tape)
 
     def walked(self, tape):
         return [Backward(tape, self.save)] + [
@@ -179,7 +174,7 @@ class Derivation:
             return None
         try:
             told = self.told(self.traced(tensors))
-        except Refused:
+        except Exception:  # Refused, or of PyTorch, at what a rule makes
             return False
         return None if told[1] != self.base[1] else told == self.base
 
@@ -239,23 +234,19 @@ class Derivation:
             self.shapes.append(self.sized(dict.fromkeys(free, number)))
 
     def others(self):
-        """Python numbers, for all of which the text may hold, or for all but 0."""
+        """Python numbers, for all of which the text may hold."""
         ways = torch.zeros_like, torch.ones_like, lambda t: 100 * t
         points = [self.tensors, *(each(self.tensors, way) for way in ways)]
         for name, node in self.tape.numbers.items():
-            value, alike = self.constants[name], node not in self.tape.leaks
+            if node in self.tape.leaks:
+                continue
+            value = self.constants[name]
             self.pattern.free.add(name)
             self.compose("")
             for self.constants[name] in (3 * value + 1, -value, 0.0):
-                holds = self.same(self.tensors) is not False
-                holds = holds and not any(map(self.wrong, points))
-                if self.constants[name]:
-                    alike = alike and holds
+                if self.same(self.tensors) is False or any(map(self.wrong, points)):
+                    self.pattern.free.discard(name)
             self.constants[name] = value
-            if not alike:
-                self.pattern.free.remove(name)
-            elif not holds:
-                self.pattern.not_zero.append(name)
 
     # Whether it is right
 
@@ -266,33 +257,32 @@ class Derivation:
         """
         given = each(tensors, lambda t: t.detach().clone())
         inputs = [given[name].requires_grad_() for name in wanted]
-        found = f(**given, **self.constants)
-        found = [found] if isinstance(found, torch.Tensor) else [*found]
         draw = torch.Generator().manual_seed(1)
 
         def like(t):
             return torch.randn(t.shape, generator=draw, dtype=torch.float64).to(t.dtype)
 
-        # What depends on nothing has a gradient, too: it is zero.
-        outputs = [o + 0 * sum(t.sum() for t in inputs) for o in found]
-        if alone is not None:
-            outputs = outputs[alone : alone + 1]
-        upstream = [like(o).requires_grad_() for o in outputs]
+        def outputs():
+            found = f(**given, **self.constants)
+            found = [found] if isinstance(found, torch.Tensor) else found
+            # What depends on nothing has a gradient, too: it is zero.
+            still = 0 * sum(given[name].sum() for name in wanted)
+            return [o + still for o in found]
+
+        found = outputs()
+        by = found if alone is None else found[alone : alone + 1]
+        upstream = [like(o).requires_grad_() for o in by]
         options = dict(allow_unused=True, materialize_grads=True)
-        first = grad(outputs, inputs, upstream, create_graph=not self.save, **options)
+        first = grad(by, inputs, upstream, create_graph=not self.save, **options)
         found = [*map(torch.Tensor.detach, found), *first]
         if not self.save:
             along = sum((g * like(g)).sum() for g in first)
-            along = along + 0 * sum(t.sum() for t in upstream)
             found += grad(along, [*inputs, *upstream], **options)
         if self.jvp:
             with fwAD.dual_level():
                 for name in wanted:
                     given[name] = fwAD.make_dual(given[name], like(given[name]))
-                moved = f(**given, **self.constants)
-                moved = [moved] if isinstance(moved, torch.Tensor) else moved
-                still = 0 * sum(given[name].sum() for name in wanted)
-                moved = [fwAD.unpack_dual(o + still).tangent for o in moved]
+                moved = [fwAD.unpack_dual(o).tangent for o in outputs()]
             found += map(torch.Tensor.detach, moved)
         return found
 

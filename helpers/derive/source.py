@@ -233,7 +233,7 @@ class Pattern:
         self.tape, self.constants = tape, constants
         self.moving = next(n.name for n in tape.inputs if n.value.is_floating_point())
         self.lead, self.step, self.never = 0, {}, {}
-        self.free, self.not_zero = set(), []  # numbers, by name
+        self.free = set()  # numbers, by name
         self.others = []  # pairs of {size: another}, and the walks there
         sizes = dict.fromkeys(s for node in tape.inputs for s in node.shape if s > 1)
         # Without letters, all sizes are those of the example.
@@ -290,7 +290,6 @@ class Pattern:
             for n, v in self.constants.items()
             if n not in self.free
         ]
-        bad += [f"{n} == 0" for n in self.not_zero]
         for size, letter in self.letters.items():
             if self.step.get(size, 1) > 1:
                 bad.append(f"{letter} % {self.step[size]} != 0")
