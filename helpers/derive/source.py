@@ -133,7 +133,7 @@ def write(function, walks, pattern, kept):
     backward, *forward = walks
     tape, saved = backward.tape, backward.saved
     tree, body, above = definition(function)
-    if tree.args.kwonlyargs or tree.args.vararg or tree.args.kwarg:
+    if tree.args.kwonlyargs:  # a tuple or a dict of them is no Python value
         raise Refused("a Function takes neither *arguments nor arguments by name")
     names, signature = [*inspect.signature(function).parameters], ast.unparse(tree.args)
     text = " ".join(line[1] for walk in walks for line in walk.lines)
@@ -243,11 +243,9 @@ class Pattern:
 
     def size(self, size):
         bound = [s for s in self.letters if s not in self.step]
-        if size not in self.letters:
-            return str(size)
         if size in bound and size != min(bound):
             return f"{size // min(bound)} * {self.letters[min(bound)]}"
-        return self.letters[size]
+        return self.letters.get(size, str(size))
 
     def shape(self, shape):
         sizes = [self.size(s) for s in shape]
