@@ -107,8 +107,7 @@ def _arithmetic(name, swap=False):
 def _leak(name):
     def method(self, *others):
         _tapes[-1].leak(self)
-        found = getattr(plain(self), name)
-        return found(*others) if callable(found) else found
+        return getattr(plain(self), name)(*others)
 
     return method
 
@@ -126,8 +125,7 @@ for _class, _base in ((Size, int), (Number, float)):
         "__format__",
     }:
         if _name not in vars(_class):
-            _method = callable(getattr(_base, _name))
-            setattr(_class, _name, _leak(_name) if _method else property(_leak(_name)))
+            setattr(_class, _name, _leak(_name))
 
 
 class Shape(tuple):
