@@ -309,7 +309,7 @@ class Pattern:
             ]
         tests = {" or ".join(bad): f"for {' or '.join(bad)}"} if bad else {}
         tests |= {
-            f"type({n}) is not {type(v).__name__}": f"for a {n} that is no {type(v).__name__}"
+            f"type({n}) is not {type(v).__name__}": f"where {n} is no {type(v).__name__}"
             for n, v in self.constants.items()
             if not isinstance(v, ALONE)
         }
