@@ -94,9 +94,11 @@ def test_the_status_says_whether_it_is_right(arguments, status, mine):
         ("none.py:Scale --input 3", "must be module.py:name"),
         ("no_such_module:Scale --input 3", "No module named"),
         ("--run none.py", "there is no file none.py"),
+        ("{}:add --input 3,4", "write 3x4"),
+        ("{}:add --input 3:sin", "write 3x4"),
     ],
 )
-def test_what_is_not_there_is_not_run(arguments, words, mine, capsys):
+def test_what_cannot_be_found_or_read_is_not_run(arguments, words, mine, capsys):
     with pytest.raises(SystemExit) as left:
         main(arguments.format(mine).split())
     assert left.value.code == 2 and words in capsys.readouterr().err
@@ -108,13 +110,6 @@ def test_it_prints_json_and_takes_what_is_trained(mine, capsys):
     of_i = {"input": "i", "points": 3, "order": 2, "why": "", "meant": False}
     of_i["beside"] = "differences"
     assert of_i in judged
-
-
-@pytest.mark.parametrize("text", ["3,4", "3:sin"])
-def test_a_shape_that_is_none(text, mine, capsys):
-    with pytest.raises(SystemExit):
-        main([f"{mine}:add", "--input", text])
-    assert "write 3x4" in capsys.readouterr().err
 
 
 def test_a_program_runs_as_it_would_without(program, capsys):

@@ -1,5 +1,6 @@
 """What a finding and a report hold, and how they are shown."""
 
+import functools
 import html
 import json
 import random
@@ -211,22 +212,18 @@ def test_what_may_be_an_approximation_is_no_error_once_lines_are_searched(
     assert found == [("few-digits", severity)]
 
 
-def test_a_generator_among_the_arguments_stays():
-    generator = torch.Generator().manual_seed(1)
-    state = generator.get_state()
-
-    def dropped(x, generator):
-        return x * (torch.rand(x.shape, generator=generator) > 0.5)
-
-    examine(dropped, torch.randn(4, 5).double(), generator)
-    assert torch.equal(generator.get_state(), state)
-
-
 OWN, OF_NUMPY, OF_PYTHON = torch.Generator(), np.random.default_rng(), random.Random()
 
 
-def dropout(x):
-    return x * (torch.rand(x.shape, generator=OWN) > 0.5)
+def dropout(x, generator):
+    return x * (torch.rand(x.shape, generator=generator) > 0.5)
+
+
+def global_dropout(x):
+    return dropout(x, OWN)
+
+
+handed_dropout = functools.partial(dropout, generator=OWN)
 
 
 def times_numpys(x):
@@ -241,7 +238,9 @@ def times_pythons(x):
     return x * OF_PYTHON.random()
 
 
-@pytest.mark.parametrize("fn", [dropout, times_numpys, times_new_ones, times_pythons])
+@pytest.mark.parametrize(
+    "fn", [global_dropout, handed_dropout, times_numpys, times_new_ones, times_pythons]
+)
 def test_generators_of_ones_own_stay_as_they_are(fn):
     def states():
         bits = OF_NUMPY.bit_generator.state["state"]
