@@ -96,15 +96,11 @@ def calls_a_second(subject):
     return int(3e8 / (work.elements + work.flops / 10))
 
 
-def calls_allowed(subject):
-    """How often a diagnosis may call forward.
+def affordable(subject, inputs, points=1):
+    """How many of these inputs, and how many elements, a diagnosis can examine.
 
-    It may call it three times as often as until then, or for a second.
+    It may call forward three times as often as until then, or for a second.
     """
-    return max(3 * subject.counts["calls"], subject.calls_a_second)
-
-
-def shared(calls, inputs):
-    """How many inputs and elements this many calls of forward can examine."""
+    calls = max(3 * subject.counts["calls"], subject.calls_a_second) // points
     inputs = max(1, min(inputs, calls // (16 * PER_ELEMENT)))
     return inputs, min(512, max(16, calls // (PER_ELEMENT * inputs)))

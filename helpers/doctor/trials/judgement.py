@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from ..function.budget import calls_allowed, shared
+from ..function.budget import affordable
 from ..function.tensors import Dice, as_vector, is_symmetric, largest
 from ..measure.gradient import WrongGradient, measured
 from ..measure.point import Point
@@ -40,7 +40,7 @@ def wrong_gradients(exam, suspected):
     due = [s for s in suspected if s.verdict in ("wrong", "unsure")]
     inputs = sorted({s.i for s in due})
     points = 1 if too_much(subject.values) or subject.is_slow else 2
-    number, limit = shared(calls_allowed(subject) // points, len(inputs))
+    number, limit = affordable(subject, len(inputs), points)
     left = {s.i for s in suspected if s.verdict == "unknown"} | {*inputs[number:]}
     for i in left:
         exam.not_judged(_(LONG), subject.inputs[i])

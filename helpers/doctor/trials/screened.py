@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..function.budget import calls_allowed, shared
+from ..function.budget import affordable
 from ..function.isolation import CallError
 from ..measure.gradient import measured
 from ..measure.point import Point
@@ -71,7 +71,7 @@ def screened(exam, points):
         ]
         count_judged(exam, verdicts)
         if here:
-            _number, limit = shared(calls_allowed(subject), len(found.doubts))
+            _number, limit = affordable(subject, len(found.doubts))
             point.limit = min(point.limit, limit)
         if "unknown" in verdicts.values():
             break
