@@ -7,7 +7,6 @@ goals.py      what is looked for, and the loop that looks
 chain.py      where a backward goes wrong first, by forward's own gradients
 """
 
-import functools
 from dataclasses import replace
 
 from ..function.isolation import forgiving
@@ -28,10 +27,11 @@ def find(wrong, budget, few):
     wrong: the `WrongGradient`; few: is what is foreseen enough, because it has a name?
     """
     change = mends_all = first = clue = None
-    subject, right = wrong.here.subject, functools.partial(are_right, wrong.at)
+    subject = wrong.here.subject
     with forgiving():
         budget.fit(subject)
-        change = goals.right_by(CUTS, subject, goals.plain_codes(subject), right)
+        plain = goals.plain_codes(subject)
+        change = goals.right_by(CUTS, subject, plain, are_right, wrong.at)
         if not change:
             first = first_wrong(wrong, budget)
             change, mends_all = goals.right_if(wrong, budget, few, first)

@@ -48,19 +48,18 @@ def first_that_holds(wrong, edits, budget, fits):
             break
         budget.spent += 1
         # The others are made without the edit.
-        if in_place(subject, edit, functools.partial(fits, edit)) and in_place(
-            subject, edit, functools.partial(are_right, wrong.others)
-        ):
+        fine = in_place(subject, edit, fits, edit)
+        if fine and in_place(subject, edit, are_right, wrong.others):
             found = found or edit
-            if in_place(subject, edit, functools.partial(are_right, wrong.together)):
+            if in_place(subject, edit, are_right, wrong.together):
                 budget.known.append(edit)
                 return edit, True
     budget.known += [found] if found else []
     return found, False
 
 
-def in_place(subject, edit, test):
-    """test(), while the edit stands in its function; False if that raises.
+def in_place(subject, edit, test, *given):
+    """test(*given), while the edit stands in its function; False if that raises.
 
     It is False, too, where a `try` around it answers the exception of the edited
     function, or where this, and not the function as it is, writes into grad_output:
@@ -78,7 +77,7 @@ def in_place(subject, edit, test):
     with forgiving():
         made = code.compiled(edit.made_in(code.tree))
         with own_grads() as written, running(code.fn, watched):
-            return test() and not raised and (subject.protects or not written)
+            return test(*given) and not raised and (subject.protects or not written)
     return False
 
 
@@ -214,17 +213,14 @@ def guard_of(wrong):
 
 def other_flag(subject):
     """The `Change` of a `needs_input_grad` that is right wherever one is asked for."""
-    return right_by(
-        FLAGS, subject, editable(subject), functools.partial(right_alone, subject)
-    )
+    return right_by(FLAGS, subject, editable(subject), right_alone, subject)
 
 
-def right_by(rows, subject, codes, right):
-    """The `Change` of the first edit by these rows with right(), or None."""
+def right_by(rows, subject, codes, test, *given):
+    """The `Change` of the first edit by these rows with test(*given), or None."""
     edits = (edit for code in codes for edit in edits_of(code, {}, rows))
-    return next(
-        (edit.change() for edit in edits if in_place(subject, edit, right)), None
-    )
+    right = (edit for edit in edits if in_place(subject, edit, test, *given))
+    return next((edit.change() for edit in right), None)
 
 
 def exits(subject):
