@@ -84,19 +84,13 @@ class Examination:
         kwargs,
         faithful,
         of_a_program=False,
-        as_given=False,
-        lines=True,
         accept=ACCEPT,
         reference=None,
         shared=(),
+        as_given=False,
+        lines=True,
     ):
-        self.anew = functools.partial(
-            type(self),
-            *(fn, args, kwargs, faithful, of_a_program),
-            accept=accept,
-            reference=reference,
-            shared=shared,
-        )
+        self.given = fn, args, kwargs, faithful, of_a_program, accept, reference, shared
         self.faithful = faithful
         self.accept = accept  # how a gradient that is meant is accepted, in words
         self.subject, self.of_a_program = (
@@ -137,7 +131,8 @@ class Examination:
                 if what not in [(f.code, f.input, f.output) for f in self.findings]:
                     self.findings.append(finding)
             if self.subject.lower and self.has("error") and self.copies_differ():
-                return self.anew(as_given=True, lines=self.lines).report(trials)
+                anew = Examination(*self.given, as_given=True, lines=self.lines)
+                return anew.report(trials)
         finally:
             self.state.restore()
         self.findings += self.lines.findings() if self.lines else ()

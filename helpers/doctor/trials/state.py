@@ -68,8 +68,8 @@ class State:
     def restore(self, state=None):
         """Put back what stood there at that time; by default, before the first call."""
         if state is None:
-            for rewind in self.generators:
-                rewind()
+            for rewind, start in self.generators:
+                rewind(start)
             for leaf, grad, numbers in self.grads:
                 leaf.grad = grad
                 if grad is not None and not equal(grad, numbers):
@@ -95,14 +95,14 @@ class State:
 
 
 def rewinding(value):
-    """Yields what sets it back, if it is a generator of random numbers."""
+    """Yields what sets it back, and to what, if it is a generator of random numbers."""
     if isinstance(value, torch.Generator):
-        yield functools.partial(value.set_state, value.get_state())
+        yield value.set_state, value.get_state()
     elif isinstance(value, random.Random):
-        yield functools.partial(value.setstate, value.getstate())
+        yield value.setstate, value.getstate()
     elif hasattr(type(value), "_bit_generator"):  # of NumPy
         bits = value._bit_generator
-        yield functools.partial(setattr, bits, "state", bits.state)
+        yield functools.partial(setattr, bits, "state"), bits.state
 
 
 def places(value):
