@@ -5,7 +5,7 @@ import functools
 import torch
 
 from ..function.tensors import Dice, as_vector, largest, scale, shaped
-from .slopes import agrees, slopes_along, vector
+from .slopes import agrees, slopes_along
 
 FEW = 6  # elements, of many, that tell whether it is right elsewhere, too
 
@@ -111,7 +111,7 @@ class Point:
         """By bisection, an element of input i whose gradient is wrong, if one is."""
         move = self.dice.direction(self.values[i]).reshape(-1)
         v = as_vector(self.vs[o][0])
-        given = vector(self.given(o)[0][i], move)
+        given = as_vector(row_of(self.given(o)[0][i], move))
         low, high = 0, len(move)
         while high - low > 1:
             u, middle = torch.zeros_like(move), (low + high) // 2

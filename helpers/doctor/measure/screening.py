@@ -8,7 +8,8 @@ import torch
 from ..function.tensors import as_vector, largest, position
 from ..report import brief, note
 from ..words import _, listed
-from .slopes import Slope, agrees, moved_by, slopes_along, vector
+from .point import row_of
+from .slopes import Slope, agrees, moved_by, slopes_along
 
 KINK = note(
     "kink",
@@ -150,7 +151,10 @@ class Screening:
     def products_of(self, vs):
         """{input: gradient times move} for these v."""
         grads = self.of.vjp(vs)
-        return {i: vector(grads[i], u) * as_vector(u) for i, u in self.moves.items()}
+        return {
+            i: as_vector(row_of(grads[i], u)) * as_vector(u)
+            for i, u in self.moves.items()
+        }
 
     def group_agrees(self, group):
         slope = self.everything  # if that is the group

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..function.tensors import as_vector, largest
+from ..function.tensors import largest
 
 WIDE = [k / 300 for k in (3, 5, 7, 9)]  # steps
 NARROW = [3e-3 * 0.1**k for k in range(7)]
@@ -139,8 +139,3 @@ def agrees(v, slope, products, tolerance, floor):
     size = max(expected.norm().item(), products.norm().item())
     limit = 10 * error + tolerance * size + floor
     return abs(expected.sum().item() - products.sum().item()) <= limit.item()
-
-
-def vector(grad, like):
-    """A gradient of `like` as a vector; None is zeros."""
-    return torch.zeros_like(as_vector(like)) if grad is None else as_vector(grad)

@@ -308,8 +308,7 @@ def constants_saved(exam):
             exam.subject.run(values)
         return found
 
-    values = exam.subject.values
-    here, there = saved(values), saved([Dice().nearby(v) for v in values])
+    here, there = saved(exam.subject.values), saved(exam.nearby(Dice()))
     moving = {}  # by place
     for (t, name, place), (other, *_more) in zip(here, there, strict=False):
         if is_number(t) and not (t.requires_grad or torch.equal(t, other)):
