@@ -112,6 +112,11 @@ def nodes_of(fn):
         return []
 
 
+def names_in(*nodes):
+    """The names that stand in these nodes."""
+    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
 def code_of(tree, fn):
     """This definition, compiled where `fn` is defined."""
     outer = ast.parse(f"def outer({', '.join(fn.__code__.co_freevars)}): pass")
@@ -230,7 +235,7 @@ def harmless(source, cls=None, depth=2):
          are read, too
     """
     fn, nodes = source.fn, source.nodes
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    names = names_in(*source.tree.body)
     attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     outside = names - {*fn.__code__.co_varnames, *fn.__code__.co_cellvars}
     known = {

@@ -25,14 +25,14 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ..function.isolation import forgiving
 from ..function.private import FunctionCtx, methods, takes_ctx
-from ..function.source import UnsuitableError, harmless
+from ..function.source import UnsuitableError, harmless, names_in
 from ..function.subject import argument_names, graph
 from ..function.tensors import as_vector, is_number
 from ..measure.gradient import are_right, nearly_equal
 from ..report import brief
 from ..words import N_, _, listed
 from .edits import WATCH, Code, parsed, rebuilt, watching
-from .goals import backward_of, codes_of, guard_of, read_in, stored_in
+from .goals import backward_of, codes_of, guard_of, stored_in
 
 PROOFS = 80  # interventions, at most
 PATHS = 200  # through forward, at most
@@ -524,19 +524,15 @@ class Search:
         What it may be meant for by its value or its name is tried of all before
         anything else is.
         """
-        wrong, symptom = {}, None
-        for key, value in self.events.items():
-            held = self.held[key]
+        wrong, symptom = [], None
+        for key, held in self.held.items():
             if held and held.uses is None and not self.is_of_another(key, held):
                 self.right[key] = held
-            elif not self.is_forwards(key, value):
-                wrong[key] = value
-        lines = [key.binding.node for key in self.right]
-        proven = set().union(*(read_in(line) for line in lines))
+            elif not self.is_forwards(key):
+                wrong.append(key)
+        proven = names_in(*(key.binding.node for key in self.right))
         self.suspects = {
-            k
-            for k, v in wrong.items()
-            if k.name not in proven and not self.is_taken(k, v)
+            k for k in wrong if k.name not in proven and not self.is_taken(k)
         }
         for candidates in (self.likely, self.unlikely):
             for key in wrong:
@@ -550,31 +546,35 @@ class Search:
 
     def told(self, key, candidates):
         """(the `FirstWrong` of this local, its relation) by the first that is proved."""
-        for target, relation in candidates(key, self.events[key]):
+        for target, relation in candidates(key):
             if self.proved(key, put := self.in_each_run(key, target)):
                 return self.in_words(key, target, put, relation), relation
         return None, None
 
-    def is_taken(self, key, value):
+    def is_taken(self, key):
         """Is it a constant, or are all its elements those of something right?"""
+        value = self.events[key]
         right = [*self.record.grads, *(self.events[k] for k in self.right)]
         every = torch.cat([*map(as_vector, right)])
         _events, (others, _record) = self.draws
         is_constant = is_flat(value) or torch.equal(value, others[key])
         return is_constant or bool(torch.isin(as_vector(value), every).all())
 
+    def before(self, key):
+        """What was bound before this local."""
+        return itertools.takewhile(lambda k: k != key, self.events)
+
     def suspects_of(self, key):
         """What may be wrong of that which goes into this local."""
-        before = [*itertools.takewhile(lambda k: k != key, self.events)]
-        last = {(k.binding.name, k.item): k for k in before}
-        read = read_in(key.binding.node)
+        last = {(k.binding.name, k.item): k for k in self.before(key)}
+        read = names_in(key.binding.node)
         return [k for (n, _i), k in last.items() if n in read and k in self.suspects]
 
-    def is_forwards(self, key, value):
+    def is_forwards(self, key):
         """Is it right as it is, for forward has computed it, too, by no other name?"""
         of_forward = [local for local in self.record.locals if local.name == key.name]
         known = of_forward or self.record.locals
-        return any(alike(value, local.value) for local in known)
+        return any(alike(self.events[key], local.value) for local in known)
 
     def is_of_another(self, key, held):
         """Does its name say that it should hold the gradient of another local?
@@ -633,19 +633,19 @@ class Search:
                 for k in local.parts:
                     yield Target(j, (k,), turned=turned)
 
-    def likely(self, key, value):
+    def likely(self, key):
         """(target, relation) of what this local may be meant to hold.
 
         relation: how it differs from that: (template, what fills its gaps), or None
         """
-        name = key.name
+        name, value = key.name, self.events[key]
         whole = [t for t in self.targets(value) if t.uses is None]
         telling = [] if is_flat(value) else whole
         for target in telling:
             if part := self.part_of(key, target):
                 yield target, part
         yield from ((target, None) for target in self.next_sums(name))
-        if not self.may_be_more(key, value):
+        if not self.may_be_more(key):
             return
         for target in telling:
             if off := self.factor_of(key, target) or self.path_missing(key, target):
@@ -659,23 +659,24 @@ class Search:
             if local.name == name and local.value.numel() == value.numel():
                 yield Target(j, value=True), None
 
-    def unlikely(self, key, value):
+    def unlikely(self, key):
         """The same of whatever has as many elements, in a loop what a loop has made."""
-        if self.may_be_more(key, value) and not is_flat(value):
+        value = self.events[key]
+        if self.may_be_more(key) and not is_flat(value):
             alone, locals_ = self.turns(key) == 1, self.record.locals
             for target in self.targets(value):
                 is_of_loop = locals_[target.local].line and target.uses is None
                 if alone or is_of_loop:
                     yield target, None
 
-    def may_be_more(self, key, value):
+    def may_be_more(self, key):
         """May it be meant for more than it holds?
 
         That what is returned should be the gradient says nothing; and what was handed
         over, or is a use, is what it is.
         """
         returned = key.name is None
-        given = any(alike(value, g) for g in self.record.grads)
+        given = any(alike(self.events[key], g) for g in self.record.grads)
         is_use = self.held[key] and self.held[key].uses is not None
         return not (returned or given or is_use or key in self.right)
 

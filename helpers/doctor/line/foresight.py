@@ -17,6 +17,7 @@ from torch.autograd.graph import allow_mutation_on_saved_tensors
 
 from ..function.isolation import forgiving
 from ..function.private import methods
+from ..function.source import names_in
 from ..function.tensors import is_number
 from .edits import WATCH, Edit, parsed, rebuilt, watching
 from .grammar import AROUND, operands, terms
@@ -47,7 +48,7 @@ class Expression:
     def hand(self):
         """{text: value} of the tensors and numbers among the variables, and on ctx."""
         scope = self.scopes[0] if self.scopes else {}
-        own = {n.id for n in self.code.nodes if isinstance(n, ast.Name)}
+        own = names_in(*self.code.tree.body)
         own |= {arg.arg for arg in self.code.tree.args.args}
         found = {name: v for name, v in scope.items() if name in own}
         found |= {

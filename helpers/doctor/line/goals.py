@@ -12,7 +12,15 @@ import torch
 from torch.autograd import Function
 
 from ..function.isolation import forgiving
-from ..function.source import UnsuitableError, closure, harmless, nodes_of, place, root
+from ..function.source import (
+    UnsuitableError,
+    closure,
+    harmless,
+    names_in,
+    nodes_of,
+    place,
+    root,
+)
 from ..function.subject import own_grads
 from ..measure.gradient import are_right
 from ..words import _, listed
@@ -276,7 +284,7 @@ def common(subject, wrong):
     def through(node):
         found, new = {}, [node]
         while new:
-            names = read_in(new.pop()) & lines.keys() - found.keys()
+            names = names_in(new.pop()) & lines.keys() - found.keys()
             found |= dict.fromkeys(names)
             new += [line for name in names for line in lines[name]]
         return found.keys()
@@ -293,11 +301,6 @@ def common(subject, wrong):
         for name in sorted(first, key=first.get)
     ]
     return _("all that is wrong goes through {these}", these=listed(said))
-
-
-def read_in(node):
-    """The names that stand in it."""
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
 def stored_in(targets):

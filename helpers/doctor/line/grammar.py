@@ -12,6 +12,7 @@ import re
 
 import torch
 
+from ..function.source import names_in
 from ..words import N_, _
 from .edits import STANDS, Edit
 
@@ -377,8 +378,7 @@ def operands(code, hand):
     texts = [*hand, "2", "0.5", *map(repr, numbers)]
     texts += [f"(1 - {n})" for n, v in hand.items() if isinstance(v, float)]
     for part in code.parts:
-        names = {n.id for n in ast.walk(part) if isinstance(n, ast.Name)}
-        if names <= known and len(ast.unparse(part)) < LONG:
+        if names_in(part) <= known and len(ast.unparse(part)) < LONG:
             texts.append(of(part))
     dims = [(n, hand[n].dim()) for n in tensors]
     texts += [f"{n}.shape[{d and d - dim}]" for n, dim in dims for d in range(dim)]
