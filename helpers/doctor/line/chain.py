@@ -28,7 +28,7 @@ from ..function.private import FunctionCtx, methods, takes_ctx
 from ..function.source import UnsuitableError, harmless, names_in
 from ..function.subject import argument_names, graph
 from ..function.tensors import as_vector, is_number
-from ..measure.gradient import are_right, nearly_equal
+from ..measure.gradient import are_right, nearly_equal, right_under
 from ..report import brief
 from ..words import N_, _, listed
 from .edits import WATCH, Code, parsed, rebuilt, watching
@@ -491,10 +491,9 @@ def first_wrong(wrong, budget):
     for cls, reference in itertools.product(subject.functions, forwards):
         with contextlib.suppress(UnsuitableError), forgiving():
             chain = Chain(cls, reference)
-            with chain.instead():
-                agrees = are_right(wrong.at)
-            if agrees and (found := Search(chain, wrong, budget).found()):
-                return found
+            if right_under(chain.instead(), wrong.at):
+                if found := Search(chain, wrong, budget).found():
+                    return found
     return None
 
 
@@ -752,11 +751,9 @@ class Search:
     # --- in words ---------------------------------------------------------------------
 
     def in_words(self, key, target, put, relation):
-        is_cause = False
-        with forgiving(), self.chain.putting(key, put):
-            is_cause = are_right(self.wrong.together)
-        binding = key.binding
-        local = self.record.locals[target.local]
+        is_cause = right_under(self.chain.putting(key, put), self.wrong.together)
+        binding, locals_ = key.binding, self.record.locals
+        local = locals_[target.local]
         gaps = {"here": self.here(key), "there": f"`{local.name}`"}
         if local.line:
             name = {"name": local.name, "line": local.line}
@@ -766,14 +763,13 @@ class Search:
                 gaps["there"] = _(OF_REFERENCE, function=of, **name)
         if target.uses is not None:
             relation = SHARE, {"uses": self.through(local, target.uses)}
-        before = [*itertools.takewhile(lambda k: k != key, self.events)]
         suspects = [*dict.fromkeys(map(self.here, self.suspects_of(key)))]
         plain = GRADIENT if suspects else OF_RIGHT
         text, more = relation or (VALUE if target.value else plain, {})
-        known = {k.binding: (k, self.right[k]) for k in before if k in self.right}
+        known = {k.binding: k for k in self.before(key) if k in self.right}
         said = [
-            _(RIGHT, here=self.here(k), other=self.record.locals[t.local].name)
-            for k, t in known.values()
+            _(RIGHT, here=self.here(k), other=locals_[self.right[k].local].name)
+            for k in known.values()
             if k.name
         ]
         file = binding.code.fn.__code__.co_filename

@@ -271,6 +271,13 @@ def are_right(gradients):
     return all(one.fits(one.rows()) for one in gradients)
 
 
+def right_under(circumstance, gradients):
+    """Are they right there, and does nothing raise?"""
+    with forgiving(), circumstance:
+        return are_right(gradients)
+    return False
+
+
 # --- one wrong gradient at several points ---------------------------------------------
 
 

@@ -8,11 +8,10 @@ import torch
 from ..causes.cause import SHARP, VAGUE, named
 from ..causes.exceptions import SAVED_MODIFIED
 from ..causes.whole import grad_output_ignored
-from ..function.isolation import forgiving
 from ..function.private import methods
 from ..function.source import place_of, saving
 from ..function.tensors import as_vector, has_unit_part, normalized_as
-from ..measure.gradient import are_right, in_a_corner
+from ..measure.gradient import in_a_corner, right_under
 from ..report import DRAWN, MEANT, TEXTS, Change, Text, note
 from ..words import N_, _, followed, listed, quoted
 from .again import STATE_BETWEEN_CALLS
@@ -155,13 +154,6 @@ def elsewhere(exam, here):
         words["meant"] = MEANT
         return Diagnosis(TEXTS["gradient-wrong"], here.input, words)
     return None
-
-
-def right_under(circumstance, gradients):
-    """Are they right there, and does nothing raise?"""
-    with forgiving(), circumstance:
-        return are_right(gradients)
-    return False
 
 
 # --- what explains a wrong gradient by itself ---
