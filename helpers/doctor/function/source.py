@@ -264,11 +264,15 @@ def defined(node):
             return name
 
 
+def cells_of(fn):
+    """{name: cell} of its closure."""
+    return dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+
+
 def closure(fn):
     """{name: value} of what the closure of a function holds."""
     found = {}
-    cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
-    for name, cell in cells:
+    for name, cell in cells_of(fn).items():
         with contextlib.suppress(ValueError):  # not filled yet
             found[name] = cell.cell_contents
     return found

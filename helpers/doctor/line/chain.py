@@ -181,11 +181,6 @@ def lines_of(callee):
     return getattr(method, "__func__", method)
 
 
-def text_of(binding):
-    """Its statement, in short."""
-    return textwrap.shorten(binding.code.source_of(binding.node), 70, placeholder=" …")
-
-
 # --- forward once more, while autograd records ----------------------------------------
 
 
@@ -804,7 +799,9 @@ class Search:
                 said.append(_(ARGUMENT, function=binding.code.fn.__name__))
                 continue
             there = [n for n, _c in local.uses if n and bindings[n] is binding]
-            gaps = {"line": binding.line, "text": text_of(binding)}
+            text = binding.code.source_of(binding.node)
+            text = textwrap.shorten(text, 70, placeholder=" …")
+            gaps = {"line": binding.line, "text": text}
             for node in nodes if len(nodes) < len(there) else ():
                 operation = re.sub(r"Backward\d*$", "", node.name())
                 operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower()

@@ -8,7 +8,7 @@ import threading
 import types
 from dataclasses import dataclass
 
-from ..function.source import Source, code_of, nodes_of, place
+from ..function.source import Source, cells_of, code_of, nodes_of, place
 from ..report import Change
 from ..words import N_, _
 
@@ -220,7 +220,7 @@ def expression(text, ctx):
 
 
 def made_of(code, fn, scope):
-    cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+    cells = cells_of(fn)
     closure = tuple(cells[name] for name in code.co_freevars)
     made = types.FunctionType(code, scope, fn.__name__, fn.__defaults__, closure)
     made.__kwdefaults__ = fn.__kwdefaults__

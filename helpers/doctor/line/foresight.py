@@ -20,7 +20,7 @@ from ..function.private import methods
 from ..function.source import names_in
 from ..function.tensors import is_number
 from .edits import WATCH, Edit, parsed, rebuilt, watching
-from .grammar import AROUND, operands, terms
+from .grammar import AROUND, of, operands, terms
 
 TURNS = 40  # times that an expression is recorded
 EVALUATED = 2500  # edits, at most
@@ -240,11 +240,7 @@ class Foresight:
                     self.left_by(change.real).tolist(), at_hand, strict=True
                 ):
                     if left < HOPELESS:
-                        put = {
-                            site.node: template.format(
-                                f"({ast.unparse(site.node)})", text
-                            )
-                        }
+                        put = {site.node: template.format(of(site.node), text)}
                         rank = (template[3] in "+-") + (text not in simple)
                         found.append((rank, left, Edit(code, site.node, put)))
 

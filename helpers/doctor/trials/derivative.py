@@ -62,19 +62,15 @@ def derivative_of_forward(exam):
     )
     found = {io: diagnosis(exam, one) for io, one in in_order}
     if found and is_estimator(exam, wrong, found):
-        yield estimators(exam, dict.fromkeys(one.input for one in found.values()))
+        inputs = dict.fromkeys(one.input for one in found.values())
+        why = _("it is an estimator's, not this draw's")
+        exam.not_judged(why, *inputs, meant=True)
+        yield ESTIMATOR(which=quoted(inputs))
         return
     found = as_meant(found)
     told = told_once(found)
     for i, o in told:
         yield finding_of(exam, i, o, found, told)
-
-
-def estimators(exam, inputs):
-    """The note on gradients of these inputs, which are not judged."""
-    why = _("it is an estimator's, not this draw's")
-    exam.not_judged(why, *inputs, meant=True)
-    return ESTIMATOR(which=quoted(inputs))
 
 
 def other_outputs(exam):
