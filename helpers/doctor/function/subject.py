@@ -248,8 +248,8 @@ class Subject:
     state:    the names of a module's parameters and buffers
     lower:    the dtype that was given, if it is below float64, and float64 is examined
               instead
-    eps:      that of the values as they are; saved_eps: of what is saved in fewer bits
-              than were given, or 0
+    inner_eps: that of coarser numbers inside forward; saved_eps: of what is saved in
+              fewer bits than were given; or 0
     reference: what computes the same, whose derivative is believed; or None
     only_phase: what all that it raises is said to come from, if it is the reference
     lay:      how a tensor is handed over
@@ -306,7 +306,7 @@ class Subject:
         self.leaves = {name for name, t in slots if t.requires_grad and t.is_leaf}
         self.original = [t.detach() for _name, t in slots]
         self.tensors, self.examined = self.original, examined
-        self.eps, self.saved_eps = eps_of(self.values), 0.0
+        self.inner_eps = self.saved_eps = 0.0
         dtypes = (v.dtype.to_real() for v in self.values)
         self.lower = next((d for d in dtypes if torch.finfo(d).eps > 1e-10), None)
 
@@ -324,8 +324,7 @@ class Subject:
 
     def with_inputs(self, examined):
         """It, differentiated with respect to the tensors of these numbers."""
-        other = self.but(examined=examined)
-        return other.but(eps=eps_of(other.values))
+        return self.but(examined=examined)
 
     def with_dtype(self, dtype):
         """It, in `dtype` and the complex type that belongs to it; None: as given."""
@@ -336,8 +335,7 @@ class Subject:
                 t.to(wide if t.is_complex() else dtype) if is_number(t) else t
                 for t in tensors
             ]
-        other = self.but(tensors=tensors)
-        return other.but(eps=eps_of(other.values))
+        return self.but(tensors=tensors)
 
     @functools.cached_property
     def referred(self):
@@ -355,6 +353,11 @@ class Subject:
     def values(self):
         """The tensors that are differentiated."""
         return [self.tensors[k] for k in self.examined]
+
+    @functools.cached_property
+    def eps(self):
+        """That of the values, or inside forward."""
+        return max(eps_of(self.values), self.inner_eps)
 
     @property
     def tolerance(self):

@@ -201,7 +201,7 @@ def precision_inside(exam):
         subject.forward(subject.values)
     coarse = coarse or 0.0
     if coarse > max(subject.eps, 1e-10):
-        exam.subject = subject = subject.but(eps=coarse)
+        exam.subject = subject = subject.but(inner_eps=coarse)
         yield COARSE_INSIDE(dtype=brief(dtype_of(coarse)))
     saved = [torch.finfo(t.dtype).eps for t in exam.run.saved if is_number(t)]
     saved_eps = max((eps for eps in saved if eps > exam.precision), default=0.0)
