@@ -24,6 +24,7 @@ from helpers.lessons.cases.case import (
     vector,
     with_a_slip,
 )
+from helpers.lessons.cases.healthy import Dropout
 from helpers.lessons.cases.layers import (
     Attention,
     Rotary,
@@ -145,20 +146,18 @@ class ForgottenMask(Function):
         return g * w, (g * x * mask).sum(0)
 
 
-@case("partly-right", f64((4, 5)))
-class OneMaskTwice(Function):
-    """Two masks were drawn; backward uses one of them twice."""
-
-    @staticmethod
-    def forward(ctx, x):
-        one, other = ((torch.rand_like(x) > 0.5) * 2.0 for _ in range(2))
-        ctx.save_for_backward(one, other)
-        return x * one * other
-
-    @staticmethod
-    def backward(ctx, g):
-        one, _other = ctx.saved_tensors
-        return g * one * one
+slip(
+    "OneMaskTwice",  # two were drawn
+    Dropout,
+    f64((4, 5)),
+    {
+        "mask = torch.rand_like(x) > 0.5": "mask, other = ("
+        "(torch.rand_like(x) > 0.5) * 2.0 for _ in range(2))",
+        "return x * mask": "return x * mask * other",
+        "grad_output * mask": "grad_output * mask * mask",
+    },
+    "partly-right",
+)
 
 
 # --- repairs --------------------------------------------------------------------------
@@ -447,14 +446,6 @@ class LastRows(Function):
         return grad, None
 
 
-slip(
-    "AskedOfAnother",
-    Linear,
-    affine,
-    {"needs_input_grad[2]": "needs_input_grad[1]"},
-    "needs-input-grad-wrong",
-    line="grad[2]` stood in place",
-)
 slip(
     "AskedOfNone",
     Linear,
