@@ -13,7 +13,7 @@ from helpers.lessons.cases import PATIENTS
 from helpers.lessons.cases.case import function, matrix
 from helpers.lessons.cases.layers import Recurrence
 from helpers.lessons.judge.source import edited, made_of, source_of
-from tests.doctor.common import Half, errors
+from tests.doctor.common import Half, errors, ones
 
 ARGUMENTS = PATIENTS["Recurrence"].inputs
 HEAD = """
@@ -84,11 +84,12 @@ def test_nothing_is_left_of_the_edits():
     layer = made(broken())
 
     def state():
-        return vars(layer), vars(type(layer)), sys.getprofile(), sys.gettrace()
+        classes = dict(vars(layer)), dict(vars(type(layer)))
+        return *classes, sys.getprofile(), sys.gettrace()
 
-    before = [dict(part) if part else part for part in state()]
+    before = state()
     assert errors(examine(layer, *ARGUMENTS()))[0].change
-    assert [dict(part) if part else part for part in state()] == before
+    assert state() == before
 
 
 def test_a_file_that_has_changed_since_is_not_read(tmp_path):
@@ -105,12 +106,15 @@ def test_other_threads_run_the_original():
     layer, inputs, seen = made(broken()), ARGUMENTS(), []
     stop = threading.Event()
     x = inputs[0].detach().requires_grad_()
-    right = torch.autograd.grad(layer.apply(x, *inputs[1:]).sum(), x)[0]
+
+    def gradient():
+        return torch.autograd.grad(layer.apply(x, *inputs[1:]).sum(), x)[0]
+
+    right = gradient()
 
     def run():
         while not stop.is_set():
-            grad = torch.autograd.grad(layer.apply(x, *inputs[1:]).sum(), x)[0]
-            seen.append(torch.equal(grad, right))
+            seen.append(torch.equal(gradient(), right))
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -163,5 +167,5 @@ def test_a_branch_that_another_point_does_not_take_hides_no_path():
 def test_a_budget_serves_several_examinations():
     budget = Budget(4)
     for _once in range(3):
-        report = examine(Half, torch.ones(2, 3, dtype=torch.float64), lines=budget)
+        report = examine(Half, ones(2, 3), lines=budget)
         assert report.findings[0].change, report

@@ -12,7 +12,7 @@ import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx, FunctionMeta
 
 from helpers.doctor import examine
-from helpers.lessons.cases.case import draw
+from helpers.lessons.cases.case import draw, function
 from tests.doctor.common import Half, errors, ones, that
 
 
@@ -133,22 +133,18 @@ def test_a_time_limit_of_the_caller_is_no_finding(sleeps):
     def stop(*_):
         raise TimeLimitError
 
-    class Sleeps(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            time.sleep(0.2 * (sleeps == "forward"))
-            return 2 * x
+    def doubled(t, where):
+        time.sleep(0.2 * (sleeps == where))
+        return 2 * t
 
-        @staticmethod
-        def backward(ctx, grad_output):
-            time.sleep(0.2 * (sleeps == "backward"))
-            return 2 * grad_output
-
+    asleep = function(
+        lambda x: doubled(x, "forward"), lambda g, x: doubled(g, "backward")
+    )
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, 0.1)
     try:
         with pytest.raises(TimeLimitError):
-            examine(Sleeps, ones(3))
+            examine(asleep, ones(3))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
