@@ -84,7 +84,7 @@ HANDED_IN = {
             }
         ),
         "!!✓! ",
-        ["code cell 2, 5: interrupted after 3 s.", "code cell 3: SyntaxError: "],
+        ["code cell 2, 5: interrupted after 8 s.", "code cell 3: SyntaxError: "],
     ),
     "anna/a chapter": ([BESIDE], "✓   ✓", ["an essay.ipynb runs no check."]),
     "anna/an essay": ([], "✓   ✓", ["an essay.ipynb runs no check."]),
@@ -112,7 +112,7 @@ def handed_in(tmp_path, monkeypatch):
 
 
 def test_the_table_of_students_and_exercises(handed_in, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["grade", "*.ipynb", "anna", "--seconds", "3"])
+    monkeypatch.setattr(sys, "argv", ["grade", "*.ipynb", "anna", "--seconds", "8"])
     grade.main()
     said = capsys.readouterr()
     raw = Path("verdicts.csv").read_bytes()
