@@ -53,7 +53,8 @@ MESSAGE = "Trying to backward through the graph a second time"  # to try the sea
 WORDS = {
     "notebooks": {
         "claim": "Write the gradient that PyTorch lacks, gets wrong, or makes too costly",
-        "holds": "A course that runs in JupyterLab, with tested code to copy.",
+        "holds": "For people who train with PyTorch: a course in JupyterLab, which needs no GPU, "
+        "and tested code to copy.",
         "ask": "Where does autograd go wrong?",
         "of_what": "This is the slope of softplus, written as log(1 + exp(x)), in float32.",
         "slide": " Slide x.",
@@ -84,7 +85,7 @@ WORDS = {
                   ("write", "`derive` writes a backward, and checks it."),
                   ("copy", "{operations} tested operations are yours to copy.")],
         "start": "Start with chapter 00",
-        "facts": "{chapters} chapters · every output is run again by the tests · "
+        "facts": "{chapters} chapters · tests compare every printed output · "
         "torch {torch} · BSD-3-Clause",
         "doors": ("New here", "I have an error, or a task", "I need a kernel"),
         "new": "You need Python, tensors and `loss.backward()`, but no GPU.",
@@ -124,7 +125,8 @@ WORDS = {
     },
     "zh": {
         "claim": "PyTorch 没有、算错或者太占内存的梯度，自己来写",
-        "holds": "一门在 JupyterLab 里运行的课程，并附有经过测试、可以复制到项目里的代码。",
+        "holds": "写给会用 PyTorch 训练模型的人：一门在 JupyterLab 里学的课程，不需要 GPU，"
+        "并附有经过测试、可以复制到项目里的代码。",
         "ask": "autograd 从哪里开始算错？",
         "of_what": "把 softplus 写成 log(1 + exp(x))，这是它在 float32 下的斜率。",
         "slide": "拖动 x 看看。",

@@ -6,7 +6,7 @@ const LINES = { // each step is rounded, as in a tensor of float32
 };
 const RANGE = Array.from({ length: 281 }, (_, n) => n / 2 - 20);
 const BEYOND = [-800, -300, -100, 130, 200, 400, 800]; // is judged, but has no place in the picture
-const shown = number => Number.isNaN(number) ? "nan" : number === Infinity ? "inf" : number.toPrecision(6);
+const shown = number => Number.isNaN(number) ? "nan" : number === Infinity ? "inf" : number === 0 ? "0" : number.toPrecision(6);
 const inFloat32 = (line, points, g = 1, shape = [points.length]) => { // what a line gives where grad_output is g, or null
   const { Tensor } = evaluated, tensor = of => new Tensor(shape, of.map(Math.fround), "float32");
   try {
@@ -14,7 +14,7 @@ const inFloat32 = (line, points, g = 1, shape = [points.length]) => { // what a 
     return String(made.shape) === String(shape) ? made.data : null;
   } catch { return null; }
 };
-const MIXED = [[-2, -1, 0.5, 1, 2, 3], [0.5, -1, 2, -3, 1.5, -0.25], [2, 3]]; // x, grad_output, their shape
+const MIXED = [[-2, -1, 0.5, 1, 2, 3], [0.5, -1, 200, -300, 1.5, -0.25], [2, 3]]; // x, grad_output, their shape
 
 const RIGHT = inFloat32(LINES.ours, RANGE), RIGHT_BEYOND = inFloat32(LINES.ours, BEYOND);
 const RIGHT_MIXED = inFloat32(`grad_output * ${LINES.ours}`, ...MIXED);
@@ -77,7 +77,7 @@ const setUpSlope = front => {
     const isProportional = RIGHT.every((right, n) => wrong.includes(RANGE[n]) || Math.abs(halved[n] - right / 2) < 0.01);
     const told = text => filled(text, { x: from, last: Math.floor(10 * last) / 10,
       value: (value || shown(slopeAt(line, from))).replace(/[.]0+$/, "") });
-    if (["nan", "inf", "0.00000"].includes(value) && isProportional) return ["✗", told(form.dataset.overflow)];
+    if (["nan", "inf", "0"].includes(value) && isProportional) return ["✗", told(form.dataset.overflow)];
     return mark !== "✗" && from !== undefined && ["○", told(form.dataset.narrow)];
   };
   show();
@@ -88,12 +88,12 @@ const setUpSlope = front => {
 const setUpGate = front => {
   let isTyped = false; // then the proposal is no longer folded
   const form = front.querySelector("#check form"), reports = [...front.querySelectorAll(".reports > div")];
-  attempts.setUp(form, "attempt gate", (line, mark, said, like) => {
+  attempts.setUp(form, "attempt gate", (_line, mark, _said, like) => {
     const own = mark === "✓" ? reports.at(-1) : reports.find(one => one.dataset.line === like);
-    for (const one of reports) one.hidden = one !== own; // of another line, none
+    for (const one of reports) one.hidden = one !== own;
+    front.querySelector(".reports > p").hidden = Boolean(own); // of another line, where it comes from
     own?.querySelector("details")?.toggleAttribute("open", isTyped);
     reports[0].parentElement.classList.remove("stale");
-    return mark === "✗" && like === undefined && [mark, `${said} ${form.dataset.other}`];
   });
   form.addEventListener("input", () => {
     isTyped = true;

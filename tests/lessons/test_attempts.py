@@ -177,6 +177,7 @@ FRONT = {
     "grad_output * torch.exp(x - torch.logaddexp(x, torch.zeros_like(x)))": "✓",
     "grad_output * torch.where(x < 5, torch.sigmoid(x), 1)": "✗",
     "grad_output * torch.where(x < -5, 0, torch.sigmoid(x))": "✗",
+    "torch.where(x > 18, grad_output, grad_output * torch.sigmoid(x))": "✗",
     "grad_output * torch.where((x > 50) & (x < 300), 0.5, torch.sigmoid(x))": "✗",
     "grad_output * x.sigmoid": "✗ without its parentheses",
     "grad_output *": "○",
