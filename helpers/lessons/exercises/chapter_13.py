@@ -196,7 +196,10 @@ class NewtonSqrt(Function):
 # at which 2 z and 1 / (2 z) are the same.
 POSITIVE = torch.tensor([[0.3, 2.0], [9.0, 1.5]], dtype=torch.float64)
 OTHERS = (
-    *(torch.tensor(n, dtype=torch.float64) for n in ([1e-20], [1e20], [1e-20, 1e12])),
+    *(
+        torch.tensor(n, dtype=torch.float64)
+        for n in ([1e-20], [1e20], [1e-20, 1e12], [0.5, 1.5])
+    ),
     torch.tensor([0.5, 9.0]).half(),
 )
 NEGATIVE = torch.tensor([-2.0], dtype=torch.float64)  # no root: the steps never settle
