@@ -173,7 +173,7 @@ def smoothed(x, a):
 
 def smoothing_backwards():
     """Cases: a gradient that arrives, a factor, and the gradient of smoothing."""
-    x, g = random(2, 5).requires_grad_(), random(2, 5, seed=1)
+    x, g = random(2, 3, 5).requires_grad_(), random(2, 3, 5, seed=1)
     for a in (0.9, 0.5):
         yield (g, a), torch.autograd.grad(smoothed(x, a), x, g)[0]
 
