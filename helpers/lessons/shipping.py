@@ -67,7 +67,7 @@ def packed_by_setuptools(pyproject, files):
         command.ensure_finalized()
         packed = command.get_outputs(include_bytecode=False)
     return sorted(
-        Path(file).relative_to(command.build_lib).as_posix() for file in packed
+        {Path(file).relative_to(command.build_lib).as_posix() for file in packed}
     )
 
 
