@@ -35,7 +35,7 @@ class BackendError(Exception):
 
 
 def packed_by_setuptools(pyproject, files):
-    """What would be in the packages of the wheel of a project of these files.
+    """What would be in the wheel of a project of these files, but for its metadata.
 
     pyproject: the text of its pyproject.toml. What setuptools refuses, it raises.
     """
@@ -66,9 +66,10 @@ def packed_by_setuptools(pyproject, files):
         command = distribution.get_command_obj("build_py")
         command.ensure_finalized()
         packed = command.get_outputs(include_bytecode=False)
-    return sorted(
-        {Path(file).relative_to(command.build_lib).as_posix() for file in packed}
-    )
+    names = {Path(file).relative_to(command.build_lib).as_posix() for file in packed}
+    for where, data in distribution.data_files or ():
+        names.update(f"data/{where}/{Path(file).name}" for file in data)
+    return sorted(names)
 
 
 def build_wheel(project, compiled=True):
