@@ -42,8 +42,8 @@ SITUATIONS = {
 
 
 def _casts(attempt, dtype, enabled):
-    # The weight is of autocast's dtype already in the second round.
-    for weight_dtype in [torch.float32, *[dtype] * enabled]:
+    # The weight has 16 bits in further rounds, once those of autocast's dtype.
+    for weight_dtype in [torch.float32, *[torch.half, torch.bfloat16] * enabled]:
         x = random(3, 4).float().requires_grad_()
         weight = random(4, 2, seed=1).to(weight_dtype).requires_grad_()
         weighting = random(3, 2, seed=2).float()
