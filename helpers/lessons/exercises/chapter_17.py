@@ -5,6 +5,7 @@ from torch.autograd import Function, grad
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.later import silently_wrong
 from helpers.lessons.judge.numbers import alike, changed_in_place
 from helpers.lessons.judge.properties import each, keeps_only, random
 from helpers.lessons.language import N_, _, at, followed
@@ -349,6 +350,13 @@ def _survives(attempt):
             yield at(where, wrong)
 
 
+def _is_seen_by_autograd(attempt):
+    def like(x):
+        return x.float().square().mean()
+
+    yield silently_wrong(attempt.apply, like, [random(8).half()], order=1)
+
+
 EXERCISE_4 = Exercise(
     number="17.4",
     reference=MeanSquare,
@@ -360,8 +368,13 @@ EXERCISE_4 = Exercise(
         ),
         ({"grad_output * ": ""}, "the same with any loss scale"),
         ({"backward(x)": "backward(x.float())"}, "one is a copy"),
+        ({"x.float() * (2": "x.detach().float() * (2"}, "silently"),
     ],
-    properties=[_survives, keeps_only("inputs", random(100, 200).half())],
+    properties=[
+        _survives,
+        keeps_only("inputs", random(100, 200).half()),
+        _is_seen_by_autograd,
+    ],
     success="computed in float32, rounded once, linear in grad_output, and infinite "
     "where it must be.",
     hints=(
