@@ -312,7 +312,7 @@ class MeanSquare(Function):
 
 def _survives(attempt):
     """Numbers and loss scales at both ends of the range."""
-    for size, largest in ((4096, 6e4), (64, 1e-3)):
+    for size, largest in ((4096, 6e4), (64, 1e-3), (6, 1e-3)):
         wide = largest * random(2, size // 2).float().clamp(-1, 1)
         x = wide.half().requires_grad_()
         right = x.detach().float()
