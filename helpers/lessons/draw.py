@@ -4,11 +4,11 @@ The look of all figures is in figures.mplstyle beside this.
 """
 
 import math
+from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import networkx as nx
 import torch
-from matplotlib.patches import FancyArrowPatch
 
 from helpers.lessons.language import N_  # a figure looks up its words itself
 
@@ -118,32 +118,26 @@ def _paint(ax, nodes, places, chains):
     ax.set_ylim(min(down) - 0.5, 0.5)
     ax.axis("off")
     for chain in chains:
-        for start, end in zip(chain, chain[1:], strict=False):
-            box_of = [
-                boxes[n].get_bbox_patch() if n in boxes else None for n in (start, end)
-            ]
-            ax.add_patch(
-                FancyArrowPatch(
-                    places[start],
-                    places[end],
-                    patchA=box_of[0],
-                    patchB=box_of[1],
-                    arrowstyle="-|>" if end in boxes else "-",
-                    mutation_scale=11,
-                    color="#888888",
-                    linewidth=1.2,
-                    shrinkA=0,
-                    shrinkB=0,
-                    # After the boxes, whose sizes are known only once they are drawn.
-                    zorder=4,
-                )
-            )
+        for start, end in pairwise(chain):
+            # After the boxes, whose sizes are known only once they are drawn.
+            look = {
+                "patchA": boxes.get(start),
+                "patchB": boxes.get(end),
+                "arrowstyle": "-|>" if end in boxes else "-",
+                "mutation_scale": 11,
+                "color": "#888888",
+                "linewidth": 1.2,
+                "shrinkA": 0,
+                "shrinkB": 0,
+            }
+            ax.annotate("", places[end], places[start], zorder=4, arrowprops=look)
 
 
 def _node(ax, place, label, colour, pad, fontsize=None):
     box = {"boxstyle": f"round,pad={pad}", "facecolor": colour, "edgecolor": "none"}
     middle = {"ha": "center", "va": "center", "fontsize": fontsize}
-    return ax.text(*place, label, color="white", bbox=box, **middle)
+    text = ax.text(*place, label, color="white", bbox=box, **middle)
+    return text.get_bbox_patch()
 
 
 def ring(*links, title=None):
@@ -167,20 +161,16 @@ def ring(*links, title=None):
     ax.axis("off")
     for place, (_, label) in enumerate(links):
         following = (place + 1) % len(links)
-        ax.add_patch(
-            FancyArrowPatch(
-                at[place],
-                at[following],
-                connectionstyle="arc3,rad=-0.2",
-                arrowstyle="-|>",
-                patchA=boxes[place].get_bbox_patch(),
-                patchB=boxes[following].get_bbox_patch(),
-                mutation_scale=14,
-                color="#888888",
-                linewidth=1.5,
-                zorder=4,
-            )
-        )
+        look = {
+            "connectionstyle": "arc3,rad=-0.2",
+            "arrowstyle": "-|>",
+            "patchA": boxes[place],
+            "patchB": boxes[following],
+            "mutation_scale": 14,
+            "color": "#888888",
+            "linewidth": 1.5,
+        }
+        ax.annotate("", at[following], at[place], zorder=4, arrowprops=look)
         between = around[place] - math.pi / len(links)
         outside = 1.15 * math.cos(between), 1.15 * math.sin(between)
         ax.text(*outside, label, ha="center", va="center", fontsize=9)
@@ -407,13 +397,16 @@ def passes(boxes, arrows, **titles):
         drawn[name] = _node(ax, (left, height), label, colour, 0.3)
     for arrow in arrows:
         start, end = arrow.split()
-        ends = {
-            "patchA": drawn[start].get_bbox_patch(),
-            "patchB": drawn[end].get_bbox_patch(),
+        look = {
+            "arrowstyle": "->",
+            "patchA": drawn[start],
+            "patchB": drawn[end],
+            "color": "#777777",
+            "shrinkA": 2,
+            "shrinkB": 2,
         }
-        style = {"arrowstyle": "->", "color": "#777777", "shrinkA": 2, "shrinkB": 2}
         places = boxes[end][1:3], boxes[start][1:3]
-        ax.annotate("", *places, zorder=0, arrowprops={**style, **ends})
+        ax.annotate("", *places, zorder=0, arrowprops=look)
     top = max(height for _, _, height, _ in boxes.values())
     for title, left in titles.items():
         ax.text(left, top + 0.7, title, ha="center", weight="bold")

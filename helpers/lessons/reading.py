@@ -8,6 +8,7 @@ import json
 import re
 import unicodedata
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 TABLE = json.loads(Path(__file__).with_name("prediction_words.json").read_bytes())
@@ -153,7 +154,7 @@ def _apart(text, count):
     if len(numbers) != count:
         return [text]
     ends = [0, *(m.end() for m in numbers[:-1]), len(text)]
-    return [text[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    return [text[a:b] for a, b in pairwise(ends)]
 
 
 def _one(part, words):

@@ -14,7 +14,11 @@ def test_nodes_of_a_graph_are_coloured_by_what_they_are():
     hidden = torch.ones(2, requires_grad=True)
     loss = (Double.apply(x * w) + x * hidden).sum()
     draw.graph(loss=loss, inputs={"x": x, "w": w})
-    boxes = {text.get_text(): text.get_bbox_patch() for text in plt.gca().texts}
+    boxes = {
+        text.get_text(): text.get_bbox_patch()
+        for text in plt.gca().texts
+        if text.get_text()
+    }
     colours = {name: box.get_facecolor()[:3] for name, box in boxes.items()}
     assert colours["DoubleBackward"] != colours["MulBackward0"]
     assert colours["x"] == colours["w"] != colours["loss"]
