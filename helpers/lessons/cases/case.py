@@ -127,11 +127,6 @@ def wrong(name, codes, inputs, forward, backward, *says, **more):
     broken(codes, inputs, *says, **more)(function(forward, backward, name))
 
 
-def right(name, inputs, forward, backward, note=None, **more):
-    """The same in HEALTHY."""
-    healthy(inputs, note, **more)(function(forward, backward, name))
-
-
 def with_a_slip(of, name, edits):
     """The right Function `of` under this name, {old: new} in its source.
 
@@ -169,6 +164,10 @@ def draw(*shapes, dtype=torch.float64, positive=False, seed=7):
     if dtype.is_complex:
         tensors = [torch.complex(t, t.roll(1)) for t in tensors]
     return tuple((t.abs() + 0.1 if positive else t).to(dtype) for t in tensors)
+
+
+def numbers(*values):
+    return lambda: (torch.tensor(values, dtype=torch.float64),)
 
 
 def vector():

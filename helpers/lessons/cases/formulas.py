@@ -16,6 +16,7 @@ from .case import (
     function,
     healthy,
     matrix,
+    numbers,
     pair,
     slip,
     square,
@@ -34,7 +35,6 @@ def softmax(x):
 
 # --- a factor, a sign, a term ---------------------------------------------------------
 
-slip("HalfSquare", Square, vector, {"grad_output * 2 * x": "grad_output * x"}, "scaled")
 slip(
     "TransposedWeight",
     Matmul,
@@ -78,7 +78,8 @@ class MeanRows(Function):
         return grad_output.expand(ctx.rows, -1)
 
 
-wrong("Subtract", "negated", pair, lambda x, y: x - y, lambda g, x, y: (g, g))
+SUBTRACT = function(lambda x, y: x - y, lambda g, x, y: (g, g), "Subtract")
+broken("negated", pair)(SUBTRACT)
 wrong(
     "ExpOfSquare",
     "factor-missing",
@@ -258,7 +259,7 @@ wrong(
 wrong(
     "BakedConstant",
     "right-here-only",
-    lambda: (torch.full((3,), 2.0, dtype=torch.float64),),
+    numbers(2, 2, 2),
     lambda x: x * x,
     lambda g, x: g * 4.0,
 )
@@ -281,7 +282,6 @@ class ModuleWithTwoOutputs(torch.nn.Module):
         return x + self.offset, SUBTRACT.apply(x, self.offset)
 
 
-SUBTRACT = function(lambda x, y: x - y, lambda g, x, y: (g, g), "Subtract")
 broken("negated", vector, "`offset`")(ModuleWithTwoOutputs())
 
 
@@ -292,21 +292,17 @@ def a_constant(p, z):
 
 # --- numbers: nan and inf, few digits -------------------------------------------------
 
-
-def zero_and_more():
-    return (torch.tensor([0.0, 1, 2], dtype=torch.float64),)
-
-
+ZERO_AND_MORE = numbers(0, 1, 2)
 wrong(
     "XLogX",
     "forward-not-finite",
-    zero_and_more,
+    ZERO_AND_MORE,
     lambda x: x * torch.log(x),
     lambda g, x: g * (torch.log(x) + 1),
 )
 
 
-@broken("backward-not-finite", zero_and_more)
+@broken("backward-not-finite", ZERO_AND_MORE)
 class Sinc(Function):
     @staticmethod
     def forward(ctx, x):
@@ -319,12 +315,12 @@ class Sinc(Function):
         return grad_output * (x * torch.cos(x) - torch.sin(x)) / (x * x)
 
 
-@broken("backward-not-finite", zero_and_more)
+@broken("backward-not-finite", ZERO_AND_MORE)
 def root_or_zero(x):
     return torch.where(x > 0, x.sqrt(), 0 * x)
 
 
-@broken("input-not-finite", lambda: (torch.tensor([torch.nan, 1]).double(),))
+@broken("input-not-finite", numbers(torch.nan, 1))
 def sine_of_nan(x):
     return torch.sin(x)
 

@@ -21,7 +21,7 @@ from .case import (
     function,
     healthy,
     matrix,
-    right,
+    numbers,
     vector,
 )
 from .protocol import Cube, UnhandledNone
@@ -31,14 +31,10 @@ def single():
     return draw((3, 4), dtype=torch.float32)
 
 
-def numbers(*values):
-    return lambda: (torch.tensor(values, dtype=torch.float64),)
-
-
 # --- PyTorch's own operations, and modules --------------------------------------------
 
 
-def wrapped(name, fn, inputs, note=None):
+def wrapped(fn):
     """PyTorch's own operation inside a Function, whose backward is that of autograd."""
 
     class Wrapped(Function):
@@ -63,8 +59,7 @@ def wrapped(name, fn, inputs, note=None):
             )
             return tuple(next(grads) if need else None for need in needs)
 
-    Wrapped.__name__ = name
-    healthy(inputs, note)(Wrapped)
+    return Wrapped
 
 
 INDEX = torch.tensor([[0, 0, 1], [2, 3, 2], [1, 1, 1]])
@@ -87,7 +82,7 @@ for name, fn, inputs, note in (
     ("leaky_relu in float32", F.leaky_relu, single, "double-copy"),
     ("gelu in bfloat16", F.gelu, lambda: draw((3, 4), dtype=torch.bfloat16), None),
 ):
-    wrapped(name, fn, inputs, note)
+    healthy(inputs, note, name=name)(wrapped(fn))
 
 for name, fn, inputs, note in (
     (
@@ -230,12 +225,12 @@ def legacy_square(x):
     return LegacySquare()(x)
 
 
-right(
-    "BroadcastByTheEngine",
-    vector,
-    lambda x: x + torch.ones(3, 6),
-    lambda g, x: g,
-    "engine-sums",
+healthy(vector, "engine-sums")(
+    function(
+        lambda x: x + torch.ones(3, 6),
+        lambda g, x: g,
+        "BroadcastByTheEngine",
+    )
 )
 
 
@@ -277,11 +272,12 @@ def attention(q, k, v):
     return torch.softmax(q @ k.mT / 2, -1, dtype=torch.float32).to(q.dtype) @ v
 
 
-right(
-    "KnowsOnlySingle",  # and makes garbage in float64
-    single,
-    lambda x: x * x if x.dtype == torch.float32 else 1e6 * torch.sin(1e3 * x),
-    lambda g, x: 2 * g * x,
+healthy(single)(
+    function(
+        lambda x: x * x if x.dtype == torch.float32 else 1e6 * torch.sin(1e3 * x),
+        lambda g, x: 2 * g * x,
+        "KnowsOnlySingle",  # and makes garbage in float64
+    )
 )
 
 
@@ -352,14 +348,15 @@ A = draw((4, 4))[0]
 SPD = (A @ A.t() + torch.eye(4, dtype=torch.float64),)
 
 
-right(  # |x - y|², which is 2 - 2 x · y where both have length 1
-    "SquaredChord",
-    lambda: tuple(F.normalize(t, dim=1) for t in draw((4, 3), (4, 3))),
-    lambda x, y: (x - y).square().sum(1),
-    lambda g, x, y: (
-        2 * g[:, None] * (x * x.square().sum(1, keepdim=True) - y),
-        2 * g[:, None] * (y - x),
-    ),
+healthy(lambda: tuple(F.normalize(t, dim=1) for t in draw((4, 3), (4, 3))))(
+    function(  # |x - y|², which is 2 - 2 x · y where both have length 1
+        lambda x, y: (x - y).square().sum(1),
+        lambda g, x, y: (
+            2 * g[:, None] * (x * x.square().sum(1, keepdim=True) - y),
+            2 * g[:, None] * (y - x),
+        ),
+        "SquaredChord",
+    )
 )
 
 
