@@ -289,16 +289,15 @@ slips(
     lambda: (*draw((6,)), 0.7, 0.4),
     [
         ("a * e[k + 1]", "e[k + 1]", "partly-right", "`e[k + 1] * a`"),
+        (
+            " + b * two",
+            "",
+            "partly-right",
+            None,
+            "what is at hand and never used",
+            "`two` (line 17",
+        ),
     ],
-)
-slip(
-    "EchoWithoutSecond",
-    Echo,
-    lambda: (*draw((6,)), 0.7, 0.4),
-    {" + b * two": ""},
-    "partly-right",
-    "what is at hand and never used",
-    "`two` (line 17",
     lines=True,
 )
 

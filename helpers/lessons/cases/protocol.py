@@ -16,8 +16,10 @@ from .case import (
     function,
     healthy,
     matrix,
+    numbers,
     pair,
     slip,
+    slips,
     square,
     vector,
     wrong,
@@ -27,17 +29,26 @@ from .formulas import linear
 # --- what PyTorch or Python refuses ---------------------------------------------------
 
 
-def slip_of_square(name, new, *due):
-    """Another last line, or another way to save."""
-    old = "return grad_output * 2 * x" if new.startswith("return") else "(x,) ="
-    slip(name, Square, vector, {old: new}, *due)
-
-
-slip_of_square("NumberForGradient", "return 2.0", "gradient-type", "returned `float`")
-slip_of_square("ImaginaryGradient", "return 2j * grad_output", "complex-for-real")
-slip_of_square("MissingAttribute", "return grad_output * ctx.x", "attribute-missing")
-slip_of_square("Undefined", "return grad_output * two * x", "raised", "Backward raised")
-slip_of_square("WrongDevice", 'return torch.empty_like(x, device="meta")', "raised")
+slips(
+    Square,
+    vector,
+    [
+        ("grad_output * 2 * x", "2.0", "gradient-type", None, "returned `float`"),
+        ("2 * x", "2j", "complex-for-real", None),
+        ("2 * x", "ctx.x", "attribute-missing", None),
+        ("2 * x", "two * x", "raised", None, "Backward raised"),
+        ("2 * x", 'torch.empty_like(x, device="meta")', "raised", None),
+        ("(x,) =", "x, y =", "saved-count", None),
+        (
+            "(x,) =",
+            "assert grad_output.is_contiguous(); (x,) =",
+            "grad-output-layout",
+            None,
+        ),
+        ("backward(x)", "backward(x, 2)", "saved-no-tensor", None),
+        ("backward(ctx", "backwards(ctx", "method-missing", None),
+    ],
+)
 slip(
     "DeletesWhatItNeeds",
     Double,
@@ -47,6 +58,26 @@ slip(
         "return 2 * grad": "two = ctx.factor; del ctx.factor; return two * grad",
     },
     "backward-only-once",
+)
+slips(
+    Double,
+    vector,
+    [
+        ("2 * x", "2 * x, 3 * x", "backward-arguments", None),
+        (
+            "return 2 * x",
+            "ctx.mark_dirty(x.mul_(2)); return x.clone()",
+            "dirty-not-returned",
+            None,
+        ),
+        (
+            "2 * x",
+            "torch.autograd.grad(x.sin().sum(), x)[0]",
+            "raised",
+            None,
+            "torch.enable_grad(), around what is differentiated there",
+        ),
+    ],
 )
 slip(
     "ReadsItsInput",
@@ -58,27 +89,6 @@ slip(
         "        return flat[: x.numel()].view(x.shape) * x"
     },
     "input-layout",
-)
-slip_of_square("UnpacksTooMuch", "x, y =", "saved-count")
-slip_of_square(
-    "AssertsContiguity",
-    "assert grad_output.is_contiguous(); (x,) =",
-    "grad-output-layout",
-)
-slip(
-    "SavesANumber",
-    Square,
-    vector,
-    {"save_for_backward(x)": "save_for_backward(x, 2)"},
-    "saved-no-tensor",
-)
-slip("NoBackward", Square, vector, {"backward(ctx": "backwards(ctx"}, "method-missing")
-slip(
-    "OneGradOutput",
-    Double,
-    vector,
-    {"return 2 * x": "return 2 * x, 3 * x"},
-    "backward-arguments",
 )
 slip(
     "MissingTranspose",
@@ -165,13 +175,6 @@ slip(
     vector,
     {"return 2 * x": "return x.mul_(2).clone()"},
     "input-modified",
-)
-slip(
-    "DirtyAndCopied",
-    Double,
-    vector,
-    {"return 2 * x": "ctx.mark_dirty(x.mul_(2)); return x.clone()"},
-    "dirty-not-returned",
 )
 
 
@@ -366,7 +369,6 @@ class DrawsTwice(Function):
 # --- a jvp, and a rule for vmap -------------------------------------------------------
 
 
-@healthy(vector)
 class Cube(Function):
     generate_vmap_rule = True
 
@@ -390,13 +392,13 @@ class Cube(Function):
         return tangent * 3 * x**2
 
 
-slip("ThirdOfATangent", Cube, vector, {"tangent * 3": "tangent"}, "jvp-wrong")
-slip(
-    "NothingSavedForForward",
+slips(
     Cube,
     vector,
-    {"        ctx.save_for_forward(*inputs)\n": ""},
-    "jvp-fails",
+    [
+        ("tangent * 3", "tangent", "jvp-wrong", None),
+        ("ctx.save_for_forward(*inputs)", "", "jvp-fails", None),
+    ],
 )
 slip(
     "SavesOther",  # a generated rule wants the same tensors saved for both modes
@@ -449,7 +451,6 @@ slip(
 )
 
 
-@healthy(pair)
 class Hadamard(Function):
     @staticmethod
     def forward(x, y):
@@ -482,9 +483,15 @@ class ZeroTakenForNone(Hadamard):
         return Hadamard.apply(x, y).movedim(-1, 0), 0
 
 
-slip("NoneForgotten", Hadamard, pair, {"t if d is None else ": ""}, "vmap-fails")
-slip("BatchElsewhere", Hadamard, pair, {"tensors)), 0": "tensors)), -1"}, "vmap-wrong")
-slip("DetachedByTheRule", Hadamard, pair, {"t.movedim": "t.data.movedim"}, "vmap-wrong")
+slips(
+    Hadamard,
+    pair,
+    [
+        ("t if d is None else ", "", "vmap-fails", None),
+        ("tensors)), 0", "tensors)), -1", "vmap-wrong", None),
+        ("t.movedim", "t.data.movedim", "vmap-wrong", None),
+    ],
+)
 
 
 @healthy(pair)
@@ -514,16 +521,6 @@ class AsksACopy(Function):
         return (2 * g).reshape(ctx.shape) if ctx.needed else None
 
 
-slip(
-    "DifferentiatesInForward",
-    Double,
-    vector,
-    {"return 2 * x": "return torch.autograd.grad(x.sin().sum(), x)[0]"},
-    "raised",
-    "torch.enable_grad(), around what is differentiated there",
-)
-
-
 @healthy(vector, None, "an output of dtype float8_e5m2 has no arithmetic")
 class ToFloat8(Function):
     @staticmethod
@@ -535,7 +532,7 @@ class ToFloat8(Function):
         return g.double()
 
 
-@broken("double-backward-not-finite", lambda: (torch.zeros(3, dtype=torch.float64),))
+@broken("double-backward-not-finite", numbers(0, 0, 0))
 def cubed_norm(x):
     return x.norm() ** 3
 
