@@ -69,33 +69,12 @@ CLANG_FLAGS = [
 TRAP_OF_GCC = "-fsanitize-undefined-trap-on-error"
 
 
-class Fault(enum.IntEnum):
-    """What a thread did wrong, as watch.h numbers it."""
-
-    OUTSIDE = 1
-    READ_ONLY = 2
-    WRITTEN_TWICE = 3
-    READ_UNWRITTEN = 4
-    UNKNOWN_MEMORY = 5
-    TRAP = 6
-    TOO_LONG = 7
-    RACE = 8
-    SHARED_OUTSIDE = 9
-    SHARED_UNWRITTEN = 10
-    DIVERGED = 11
-    MISALIGNED = 12
-    UNORDERED = 13
-    SHARED_ADD = 14
-
-
-IN_AN_ARRAY = {
-    Fault.OUTSIDE,
-    Fault.READ_ONLY,
-    Fault.WRITTEN_TWICE,
-    Fault.READ_UNWRITTEN,
-    Fault.MISALIGNED,
-    Fault.UNORDERED,
-}
+# What a thread did wrong, in the order of watch.h, from 1 on.
+Fault = enum.IntEnum(
+    "Fault",
+    "OUTSIDE READ_ONLY WRITTEN_TWICE READ_UNWRITTEN UNKNOWN_MEMORY TRAP TOO_LONG "
+    "RACE SHARED_OUTSIDE SHARED_UNWRITTEN DIVERGED MISALIGNED UNORDERED SHARED_ADD",
+)
 SENTENCES = {
     Fault.OUTSIDE: N_("{who} {verb} {what}, but {name} has {elements}"),
     Fault.READ_ONLY: N_("{who} writes {what}, but {name} is const"),
@@ -216,7 +195,7 @@ class _Launch(ctypes.Structure):
         ("watched", ctypes.POINTER(_Access)),
         # the report
         ("fault", ctypes.c_int),
-        ("fault_array", ctypes.c_int),
+        ("fault_array", ctypes.c_int),  # -1 if it is in none
         ("fault_kind", ctypes.c_int),
         ("fault_element", ctypes.c_longlong),
         ("fault_block", _Int3),
@@ -310,7 +289,7 @@ def run(
     request.seconds = seconds
     request.order = {"up": 1, "down": -1}.get(order, 0)
     request.seed = 0 if isinstance(order, str) else order
-    request.array_count = len(arrays)
+    request.array_count, request.fault_array = len(arrays), -1
     request.arrays = (_Array * len(arrays))(*arrays)
     if watch:
         request.watched_block = _Int3(*_triple(watch[0], fill=0))
@@ -426,7 +405,7 @@ def _error(request, tensors):
         line = request.fault_other_line
         waits = _("waits at another, in line {line}", line=line)
         gaps["does"] = waits if line else _("has returned")
-    if fault in IN_AN_ARRAY:
+    if request.fault_array >= 0:
         name, element = list(tensors)[request.fault_array], request.fault_element
         who |= {"array": name, "element": element}
         count = tensors[name].numel()

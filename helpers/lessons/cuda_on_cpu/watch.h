@@ -170,8 +170,8 @@ UNCHECKED static void check(char* address, long long size, int kind, bool aligne
 #ifdef THREADS_MEET
     if (is_shared(address)) return check_shared(address, size, kind);
 #endif
-    const bool far = nearest < 0 || distance > 1LL << 36;
-    fail(far ? UNKNOWN_MEMORY : OUTSIDE, nearest, nearest_element, kind);
+    if (nearest < 0 || distance > 1LL << 36) fail(UNKNOWN_MEMORY, -1, 0, kind);
+    fail(OUTSIDE, nearest, nearest_element, kind);
 }
 
 UNCHECKED void add_at(void* place, long long size) { check((char*)place, size, ADD, true); }
