@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import product
 
 import torch
 
@@ -42,20 +43,20 @@ def tangent_of(forward, *shapes):
         yield (x, tangent), torch.func.jvp(forward, (x,), (tangent,))[1]
 
 
-def jacobian_of(forward, size):
+def jacobian_of_cumsum():
     """Cases: the place of each entry, and the entry."""
-    jacobian = torch.func.jacrev(forward)(torch.zeros(size, dtype=torch.float64))
-    for i in range(size):
-        for j in range(size):
-            yield (i, j), jacobian[i, j]
+    jacobian = torch.func.jacrev(lambda x: x.cumsum(0))(random(3))
+    for place in product(range(3), repeat=2):
+        yield place, jacobian[place]
 
 
-def derivatives_of(f, *derivatives):
-    """Cases: `f`, a point and an order, and the derivatives of `f` there up to it."""
+def derivatives_of_sine():
+    """Cases: it, a point and an order, and its derivatives there up to this order."""
     x = random(2, 3).requires_grad_()
-    right = tuple(derivative(x.detach()) for derivative in derivatives)
+    y = x.detach()
+    right = y.cos(), -y.sin(), -y.cos()
     for order in (3, 2):
-        yield (f, x, order), right[:order]
+        yield (torch.sin, x, order), right[:order]
 
 
 def twice():
@@ -463,9 +464,7 @@ _DRILLS = (
     ),
     Drill(
         "5.derivatives",
-        lambda: derivatives_of(
-            torch.sin, torch.cos, lambda x: -x.sin(), lambda x: -x.cos()
-        ),
+        derivatives_of_sine,
         """\
 def derivatives(f, x, order):
     values = [f(x)]
@@ -693,7 +692,7 @@ def smooth_backward(g, a):
     ),
     Drill(
         "10.c",
-        lambda: jacobian_of(lambda x: x.cumsum(0), 3),
+        jacobian_of_cumsum,
         "lambda i, j: 1.0 if j <= i else 0.0",
         {
             "lambda i, j: 1.0 if i <= j else 0.0": N_(
