@@ -101,7 +101,14 @@ def silently_wrong(attempt, like, inputs, order):
         "an output of forward itself, no copy, nothing computed from it), and "
         ".detach(), .data or torch.no_grad in backward."
     )
-    second = wrong_further_derivative(which, worst)
+    second = in_numbers(
+        worst,
+        _(
+            "{what} is silently wrong: with a random grad_output, it is "
+            "{given}{place}, but {right} is right."
+        ),
+        what=_(which),
+    )
     wrong = _("the gradient is right; {second}", second=second)
     if isinstance(worst.given, float) and not math.isfinite(worst.given):
         refuse = _(
@@ -187,18 +194,6 @@ def largest_further_difference(attempt, like, inputs):
         if worst:
             return of, worst
     return None, None
-
-
-def wrong_further_derivative(which, worst):
-    """The sentence on a `largest_further_difference`."""
-    return in_numbers(
-        worst,
-        _(
-            "{what} is silently wrong: with a random grad_output, it is "
-            "{given}{place}, but {right} is right."
-        ),
-        what=_(which),
-    )
 
 
 DERIVATIVES = (
