@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch.autograd import Function
@@ -30,13 +30,13 @@ class Case:
     name: str
     fn: Callable
     inputs: Callable[[], tuple]
-    codes: str = ""
-    says: tuple = ()
-    never: tuple = ()
-    note: str | None = None
-    line: str | None = None
-    first: str | None = None
-    options: dict = field(default_factory=dict)
+    codes: str
+    says: tuple
+    never: tuple
+    note: str | None
+    line: str | None
+    first: str | None
+    options: dict
 
     @property
     def code(self):
@@ -68,20 +68,29 @@ class Case:
 
 BROKEN: list[Case] = []
 HEALTHY: list[Case] = []
-KEYS = "never", "note", "line", "first"
 
 
-def broken(codes, inputs, *says, name=None, cases=BROKEN, **more):
+def broken(
+    codes,
+    inputs,
+    *says,
+    never=(),
+    note=None,
+    line=None,
+    first=None,
+    name=None,
+    cases=BROKEN,
+    **options,
+):
     """Register the decorated Function or callable, or a module, in BROKEN.
 
-    more: `never`, `note`, `line` and `first` of a `Case`, and options of `examine`
+    What is due is as in a `Case`; options: of `examine`.
     """
-
-    own = {key: more.pop(key) for key in KEYS if key in more}
+    due = codes, says, never, note, line, first
 
     def decorate(fn):
         called = name or getattr(fn, "__name__", type(fn).__name__)
-        cases.append(Case(called, fn, inputs, codes, says, options=more, **own))
+        cases.append(Case(called, fn, inputs, *due, options))
         return fn
 
     return decorate
