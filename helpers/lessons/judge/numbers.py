@@ -1,6 +1,6 @@
 """Tensors in, numbers out: copies of inputs, gradients, and where two differ most."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -13,8 +13,7 @@ TOLERANCE, SINGLE = (1e-10, 1e-11), (1e-5, 1e-6)
 LOOSE, LOOSE_SINGLE = (1e-6, 1e-7), (1e-4, 1e-5)
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """Where two tensors differ most: `given` there, the right number, the place."""
 
     given: object
@@ -33,7 +32,8 @@ def in_numbers(difference, sentence, near=NEARLY, **gaps):
     sentence: its gaps are {given}, {right}, {place}, and those of `gaps`
     near:     what follows if the two are nearly the same
     """
-    given, right, nearly = difference.given, difference.right, False
+    given, right, place = difference
+    nearly = False
     if isinstance(given, float) and isinstance(right, float):
         digits = next(
             (d for d in range(4, 17) if f"{given:.{d}g}" != f"{right:.{d}g}"), 17
@@ -41,7 +41,7 @@ def in_numbers(difference, sentence, near=NEARLY, **gaps):
         nearly = 0 < abs(given - right) < 1e-5 * abs(right)
         # No -0.
         given, right = (f"{number + 0.0:.{digits}g}" for number in (given, right))
-    said = sentence.format(given=given, right=right, place=difference.place, **gaps)
+    said = sentence.format(given=given, right=right, place=place, **gaps)
     return followed(said, _(near) if nearly else None)
 
 
@@ -92,16 +92,16 @@ def wrong_element(given, right, within):
     """ "y[1, 2] is …, but … is right." for the element that is most wrong, or None."""
     if alike(given, right, within):
         return None
-    place, *numbers = _worst(given, right)
     said = _("{name}{place} is {given}, but {right} is right.")
-    return in_numbers(Difference(*numbers, place), said, name="y")
+    return in_numbers(_worst(given, right), said, name="y")
 
 
 def _worst(given, right):
-    """Where two tensors differ most, and the two numbers there."""
+    """Where two tensors differ most, as `Difference`, whose place is an index."""
     index = (given - right).abs().nan_to_num(nan=torch.inf).argmax()
     numbers = (tensor.flatten()[index].item() for tensor in (given, right))
-    return [int(i) for i in torch.unravel_index(index, right.shape)], *numbers
+    place = [int(i) for i in torch.unravel_index(index, right.shape)]
+    return Difference(*numbers, place)
 
 
 def near_miss(given, right, misses, otherwise="", **gaps):
@@ -149,7 +149,7 @@ def largest_difference(value, right, *terms, of=None, loose=False):
         atol *= max(1, *(t.abs().max().item() for t in (right, *terms)))
     if torch.allclose(value, right, rtol=rtol, atol=atol):
         return None
-    where, *numbers = _worst(value, right)
+    *numbers, where = _worst(value, right)
     place = _(" at {index}", index=where) if where else ""
     if of is not None:
         x = f"{of[tuple(where)].item():.4g}"
