@@ -50,6 +50,7 @@ def in_step_with(reference, calls, shapes):
 def _in_step(mine, theirs, features, shapes):
     """(where, what is wrong there or None), step by step."""
     yield "", _starts_otherwise(mine, theirs)
+    both = nn.ModuleList([mine, theirs])  # it is their parent that is told
     new = copy.deepcopy((mine, theirs))
     _fill(mine, theirs, seed=1)
     first = (*shapes[0], features)
@@ -57,8 +58,7 @@ def _in_step(mine, theirs, features, shapes):
         _("in float32, after load_state_dict"),
         _differs(mine, theirs, random(*first).float() / 3),
     )
-    for layer in (mine, theirs):
-        layer.double()
+    both.double()
     _fill(mine, theirs, seed=2)  # what float32 rounded differently is no fault
     for seed, leading in enumerate(shapes):
         x = random(*leading, features, seed=seed) / 3
@@ -77,8 +77,7 @@ def _in_step(mine, theirs, features, shapes):
         (_("in evaluation"), False),
         (_("in training again"), True),
     ):
-        for layer in (mine, theirs):
-            nn.Sequential(layer).train(training)  # it is its parent that is told
+        both.train(training)
         yield where, _differs(mine, theirs, random(*first, seed=8) + 1)
         x = random(*first, seed=9)
         yield (
@@ -89,7 +88,7 @@ def _in_step(mine, theirs, features, shapes):
         if [*layer.parameters()]:
             torch.optim.SGD(layer.parameters(), lr=0.1).step()
     yield _("after a step of SGD"), _differs(mine, theirs, x)
-    mine.eval(), theirs.eval()
+    both.eval()
     yield _("in evaluation, for nothing"), _differs(mine, theirs, x[:0])
     yield _("at the very first call"), _differs(*new, x.float())
     yield "", _takes_what_lacks_a_key(mine)
