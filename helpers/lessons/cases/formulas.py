@@ -134,15 +134,14 @@ wrong(
 # --- right in part, or in the wrong place ---------------------------------------------
 
 
-@broken("partly-right", vector, "at index 3 to 5 of dimension 0, it is zero")
-class HalfOfTheElements(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        grad = torch.zeros_like(x)
-        for i in range(len(x) // 2):
-            grad[i] = grad_output[i] * 2 * x[i]
-        return grad
+slip(
+    "HalfOfTheElements",
+    Square,
+    vector,
+    {"2 * x": "2 * x * (torch.arange(len(x)) < 3)"},
+    "partly-right",
+    "at index 3 to 5 of dimension 0, it is zero",
+)
 
 
 @broken("partly-right", vector, "where `x` is below 0, it is zero")

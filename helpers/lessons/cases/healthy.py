@@ -23,6 +23,7 @@ from .case import (
     matrix,
     numbers,
     vector,
+    with_a_slip,
 )
 from .protocol import Cube, UnhandledNone
 
@@ -162,30 +163,25 @@ healthy(single)(WithoutRows())
 # --- the protocol, kept ---------------------------------------------------------------
 
 
-@healthy(vector)
-class InPlace(Function):
-    @staticmethod
-    def forward(ctx, x):
-        x.mul_(3)
-        ctx.mark_dirty(x)
-        return x
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return 3 * grad_output
-
-
-@healthy(vector, "marked-non-differentiable")
-class OneOfTwo(Function):
-    @staticmethod
-    def forward(ctx, x):
-        y, z = 2 * x, 3 * x
-        ctx.mark_non_differentiable(z)
-        return y, z
-
-    @staticmethod
-    def backward(ctx, grad_double, _):
-        return 2 * grad_double
+healthy(vector)(
+    with_a_slip(
+        Double,
+        "InPlace",
+        {"return 2 * x": "ctx.mark_dirty(x.mul_(2)); return x"},
+    )
+)
+healthy(vector, "marked-non-differentiable")(
+    with_a_slip(
+        Double,
+        "OneOfTwo",
+        {
+            "return 2 * x": "z = 3 * x\n"
+            "        ctx.mark_non_differentiable(z)\n"
+            "        return 2 * x, z",
+            "grad_output):": "grad_output, _):",
+        },
+    )
+)
 
 
 @healthy(vector)
@@ -295,14 +291,13 @@ class HalfStored(Function):
         return grad_output * x.to(grad_output.dtype).cos()
 
 
-@healthy(lambda: draw((6, 8)), "too-coarse")
-class EighthStored(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x.to(torch.float8_e4m3fn))
-        return x.sin()
-
-    backward = staticmethod(HalfStored.backward)
+healthy(lambda: draw((6, 8)), "too-coarse")(
+    with_a_slip(
+        HalfStored,
+        "EighthStored",
+        {"x.half()": "x.to(torch.float8_e4m3fn)"},
+    )
+)
 
 
 @healthy(lambda: draw((6,)), "coarse-forward")
@@ -360,14 +355,17 @@ healthy(lambda: tuple(F.normalize(t, dim=1) for t in draw((4, 3), (4, 3))))(
 )
 
 
-@healthy(numbers(0.2, 0.4, 0.6, 0.8, 1))
-class TakesOnlyWhatReachesOne(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        if x.max() < 0.985:
-            raise ValueError("x must reach 1")
-        return 2 * grad_output * x
+healthy(numbers(0.2, 0.4, 0.6, 0.8, 1))(
+    with_a_slip(
+        Square,
+        "TakesOnlyWhatReachesOne",
+        {
+            "return grad_output": "if x.max() < 0.985:\n"
+            '            raise ValueError("x must reach 1")\n'
+            "        return grad_output"
+        },
+    )
+)
 
 
 # --- what was judged, and what was not ------------------------------------------------

@@ -22,6 +22,7 @@ from .case import (
     slips,
     square,
     vector,
+    with_a_slip,
     wrong,
 )
 from .formulas import linear
@@ -422,7 +423,6 @@ class ForgottenTangent(Cube):
         return 3 * x**2
 
 
-@healthy(pair)
 class Axpy(Function):
     """2x + y, where None arrives for what does not move."""
 
@@ -442,12 +442,8 @@ class Axpy(Function):
         return 2 * x + y
 
 
-slip(
-    "OneTangentOfTwo",  # right for each input, wrong for both
-    Axpy,
-    pair,
-    {"if x is None or y is None": "if True"},
-    "jvp-wrong",
+slips(  # right for each input, wrong for both
+    Axpy, pair, [("if x is None or y is None", "if True", "jvp-wrong", None)]
 )
 
 
@@ -494,13 +490,17 @@ slips(
 )
 
 
-@healthy(pair)
-class RefusesABatch(Hadamard):
-    @classmethod
-    def vmap(cls, info, in_dims, x, y):
-        if in_dims[1] is not None:
-            raise NotImplementedError("y has no batch")
-        return super().vmap(info, in_dims, x, y)
+healthy(pair)(
+    with_a_slip(
+        Hadamard,
+        "RefusesABatch",
+        {
+            "pairs =": "if in_dims[1] is not None:\n"
+            '            raise NotImplementedError("y has no batch")\n'
+            "        pairs ="
+        },
+    )
+)
 
 
 # --- what a copy does not tell, and where a second derivative ends ---------------------
@@ -521,15 +521,9 @@ class AsksACopy(Function):
         return (2 * g).reshape(ctx.shape) if ctx.needed else None
 
 
-@healthy(vector, None, "an output of dtype float8_e5m2 has no arithmetic")
-class ToFloat8(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.to(torch.float8_e5m2)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g.double()
+healthy(vector, None, "an output of dtype float8_e5m2 has no arithmetic")(
+    function(lambda x: x.to(torch.float8_e5m2), lambda g, x: g.double(), "ToFloat8")
+)
 
 
 @broken("double-backward-not-finite", numbers(0, 0, 0))
