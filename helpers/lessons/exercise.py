@@ -127,7 +127,8 @@ class Exercise:
         says = at(f"{mark} <b>{html.escape(title)}</b>", message)
         _show(
             _wrapped(at(f"{verdict.mark} {title}", verdict.message)),
-            **{"text/html": f'<div style="{frame}">{says}</div>'},
+            "text/html",
+            f'<div style="{frame}">{says}</div>',
         )
 
     def hint(self):
@@ -139,14 +140,15 @@ class Exercise:
             template = _("Hint {given} of {all} (the last one): {hint}")
         hint = _(self.hints[given - 1])
         text = template.format(given=given, all=all_of_them, hint=hint)
-        _show(_wrapped(text), **{"text/markdown": text})
+        _show(_wrapped(text), "text/markdown", text)
 
     def solution(self):
         """Show the reference and why it is right."""
         source, explained = self.edited().strip(), _(self.explanation)
         _show(
             f"{source}\n\n{_wrapped(explained)}",
-            **{"text/markdown": f"```python\n{source}\n```\n\n{explained}"},
+            "text/markdown",
+            f"```python\n{source}\n```\n\n{explained}",
         )
 
     def edited(self, edits=None):
@@ -247,11 +249,11 @@ def exercise(number):
     return known[wanted]
 
 
-def _show(text, **rich):
-    """Show what is rich, by its MIME type, in a notebook, and plain text elsewhere."""
+def _show(text, kind, rich):
+    """Show what is rich, of this MIME type, in a notebook, and plain text elsewhere."""
     ipython = sys.modules.get("IPython")
     if ipython and ipython.get_ipython():
-        ipython.display.display({"text/plain": text, **rich}, raw=True)
+        ipython.display.display({"text/plain": text, kind: rich}, raw=True)
     else:
         print(text)
 
