@@ -61,10 +61,8 @@ def reads(kernel, geometry, fast=False):
         pixels = int(plan.name.split(", ")[-9]) if fast else 1
         watch = divmod(pixel // pixels, block[0])
         only = range(watch[0], watch[0] + 1)
-        arguments, options = plan.arguments(tensors), {"watch": watch, "blocks": only}
-        seen.extend(
-            emulator.run(FAST_SOURCE, plan.name, plan.grid, block, arguments, **options)
-        )
+        launched = FAST_SOURCE, plan.name, plan.grid, block, plan.arguments(tensors)
+        seen.extend(emulator.run(*launched, watch=watch, blocks=only))
 
     launch(kernel, *tensors, geometry, run, fast=fast)
     arrays = [array for action, array, _ in seen if action == "read"]
@@ -87,10 +85,9 @@ def sectors(kernel, first, second, geometry, source=FAST_SOURCE):
     def run(plan, tensors):
         middle = plan.grid[0] // 2
         only = range(middle, middle + 1)
-        launched = source, plan.name, plan.grid, plan.block
-        arguments = plan.arguments(tensors)
+        launched = source, plan.name, plan.grid, plan.block, plan.arguments(tensors)
         threads = [
-            emulator.run(*launched, arguments, watch=(middle, lane), blocks=only)
+            emulator.run(*launched, watch=(middle, lane), blocks=only)
             for lane in range(32)
         ]
         touched = written = 0  # sectors by the warp, elements by each thread
