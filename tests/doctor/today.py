@@ -1404,6 +1404,97 @@ slip(
 )
 
 
+@case(
+    "right-only-for-ones", f64((4, 2), (2,)), line="`x[i]` stood in place of `x[i - 1]`"
+)
+class ByRows(Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return torch.stack([row * w for row in x])
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, w = ctx.saved_tensors
+        grad_w = torch.zeros_like(w)
+        for i, row in enumerate(grad_output):
+            grad_w = grad_w + row * x[i - 1]
+        return grad_output * w, grad_w
+
+
+@case(
+    "derivative-wrong",
+    f64((2, 3), (2, 3)),
+    never=("look at this line itself",),
+    first="run 2 of 2) should be the gradient of `f`",
+)
+class Alternating(Function):
+    """What is left of `df` in the run before goes into the sum of the next."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        f, g = torch.zeros_like(a), torch.zeros_like(b)
+        seen = []
+        for _ in range(2):
+            f = a * g.cos()
+            seen += f, g
+            g = b * f.sin()
+        ctx.save_for_backward(a, b, *seen)
+        return f, g
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, df, dg):
+        a, b, *seen = ctx.saved_tensors
+        da, db = torch.zeros_like(b), torch.zeros_like(b)
+        for t in (2, 0):
+            f, g = seen[t], seen[t + 1]
+            db = db + dg * f.sin()
+            df = df + dg * b * f.cos()
+            da = da + df * g.cos()
+            dg = -df * a * g.sin()
+        return da, db
+
+
+@case(
+    "gradient-wrong",
+    lambda: (torch.polar(*draw((3, 4), (3, 4))),),
+    first="wrong here, or in `d_wave` (line",
+)
+class Intensity(Function):
+    """The wrong line is real, and stands two lines before the first that is complex."""
+
+    @staticmethod
+    def forward(ctx, field):
+        wave = torch.fft.fft(field)
+        ctx.save_for_backward(wave)
+        return wave.real**2 + wave.imag**2
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (wave,) = ctx.saved_tensors
+        d_wave = 2 * grad_output * wave.real
+        d_spectrum = d_wave * wave.shape[-1]
+        d_field = torch.fft.ifft(d_spectrum)
+        return d_field
+
+
+@case("double-backward-wrong", f64((4, 6)), "look at: `a` and `b` (line")
+class HalvesSaved(Function):
+    """A view that forward makes of its input is a constant, too."""
+
+    @staticmethod
+    def forward(ctx, x):
+        a, b = x.chunk(2, -1)
+        ctx.save_for_backward(a, b)
+        return a * b
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        a, b = ctx.saved_tensors
+        return torch.cat([grad_output * b, grad_output * a], -1)
+
+
 slip(
     "HalfRotary",
     Rotary,
@@ -1818,7 +1909,7 @@ class Shifted(Function):
     "gradient-wrong",
     f64((4, 3)),
     "what is at hand and never used: `norm` (line",
-    first="wrong here, or in `slope` (line",
+    first="wrong here, or in `scale` (line",
 )
 class Projected(Function):
     """The line that is wrong comes before the first whose gradient is known."""

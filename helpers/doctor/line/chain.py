@@ -549,7 +549,8 @@ class Search:
         """Is it a constant, or are all its elements those of something right?"""
         value = self.events[key]
         right = [*self.record.grads, *(self.events[k] for k in self.right)]
-        every = torch.cat([*map(as_vector, right)])
+        akin = [v for v in right if v.is_complex() == value.is_complex()]
+        every = torch.cat([*map(as_vector, akin or right)])
         _events, (others, _record) = self.draws
         is_constant = is_flat(value) or torch.equal(value, others[key])
         return is_constant or bool(torch.isin(as_vector(value), every).all())
@@ -758,8 +759,16 @@ class Search:
                 gaps["there"] = _(OF_REFERENCE, function=of, **name)
         if target.uses is not None:
             relation = SHARE, {"uses": self.through(local, target.uses)}
-        suspects = [*dict.fromkeys(map(self.here, self.suspects_of(key)))]
-        plain = GRADIENT if suspects else OF_RIGHT
+        going = self.suspects_of(key)
+        for k in going:  # and what goes into these, in its last run
+            known = {j.binding for j in going}
+            going += [j for j in self.suspects_of(k) if j.binding not in known]
+        going = [k for k in self.events if k in going]
+        suspects = dict.fromkeys(map(self.here, going))
+        suspects.pop(gaps["here"], None)  # in the run before
+        # In a loop, what is right there may be due to be another run's here.
+        in_loop = self.turns(key) > 1
+        plain = GRADIENT if suspects or in_loop else OF_RIGHT
         text, more = relation or (VALUE if target.value else plain, {})
         known = {k.binding: k for k in self.before(key) if k in self.right}
         said = [
@@ -770,7 +779,7 @@ class Search:
         file = binding.code.fn.__code__.co_filename
         what = _(text, **gaps, **more)
         lead = BEFORE if suspects else FIRST if is_cause else NOT_ALONE
-        sentence = _(lead, what=what, suspects=listed(suspects))
+        sentence = _(lead, what=what, suspects=listed([*suspects]))
         return FirstWrong(
             sentence, listed(said), file, binding.line, text is PART, is_cause
         )

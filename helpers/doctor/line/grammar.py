@@ -167,6 +167,8 @@ def other_operators(site):
             values = [site.hand.get(ast.unparse(side)) for side in (a, b)]
             if any(torch.is_tensor(v) and v.dim() < 2 for v in values):
                 others = [other for other in others if other != "@"]
+            if getattr(b, "value", None) == 1:  # a part less says it
+                others = [other for other in others if other not in "*/"]
             yield from (f"{of(a)} {other} {of(b)}" for other in others)
 
 

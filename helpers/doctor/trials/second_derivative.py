@@ -311,7 +311,8 @@ def constants_saved(exam):
     here, there = saved(exam.subject.values), saved(exam.nearby(Dice()))
     moving = {}  # by place
     for (t, name, place), (other, *_more) in zip(here, there, strict=False):
-        if is_number(t) and not (t.requires_grad or torch.equal(t, other)):
+        is_constant = not t.requires_grad or t.is_leaf and t._is_view()  # of an input
+        if is_number(t) and is_constant and not torch.equal(t, other):
             moving.setdefault(place, []).append(name)
     these = [
         _("{names} ({place})", names=quoted(xs), place=at) for at, xs in moving.items()
