@@ -550,10 +550,9 @@ def test_on_a_phone_the_rows_of_19_are_cards(page, site):
     assert tables.count() > 9 and tables.evaluate_all(wide) == 1  # the matrix
     steps = page.locator("nav.bar a:has(span)").all_inner_texts()
     assert [" ".join(step.split()) for step in steps] == ["← Previous", "Next →"]
-    over = "links => links.filter(a => a.scrollWidth > a.clientWidth).length"
-    assert (
-        page.locator("nav.bar a:visible").evaluate_all(over) == 0
-    )  # or it lies over the next
+    # Words that are wider than their link lie over the next one.
+    wider = "links => links.filter(a => a.scrollWidth > a.clientWidth).length"
+    assert page.locator("nav.bar a:visible").evaluate_all(wider) == 0
 
 
 @pytest.mark.parametrize("width", [1440, 1000, 769, 768, 390])
