@@ -761,12 +761,12 @@ class Search:
             relation = SHARE, {"uses": self.through(local, target.uses)}
         going = self.suspects_of(key)
         for k in going:  # and what goes into these, in its last run
-            known = {j.binding for j in going}
-            going += [j for j in self.suspects_of(k) if j.binding not in known]
+            named = {j.binding for j in going}
+            going += [j for j in self.suspects_of(k) if j.binding not in named]
         going = [k for k in self.events if k in going]
         suspects = dict.fromkeys(map(self.here, going))
         suspects.pop(gaps["here"], None)  # in the run before
-        # In a loop, what is right there may be due to be another run's here.
+        # In a loop, what is right for its run may be wrong for the next.
         in_loop = self.turns(key) > 1
         plain = GRADIENT if suspects or in_loop else OF_RIGHT
         text, more = relation or (VALUE if target.value else plain, {})
