@@ -1,7 +1,9 @@
 """The front page's second field: a gate that forgets a path, and what the doctor says of lines."""
 
+import html
 import inspect
 import json
+import re
 
 import torch
 from attempts import FIELD, data_of, templates
@@ -56,6 +58,7 @@ WRONG = [  # what people write; the first stands in the field
     "s + gate * s * (1 - s)",
 ]
 RIGHT = "d_act * (s + gate * s * (1 - s))"
+FURTHER = re.compile(r"\n(?: {4}| {8})(?=\S)")  # how a report's line goes on
 SAID = {
     "notebooks": {
         "what": "`d_gate`",
@@ -81,18 +84,24 @@ def _code(line):
 
 
 def _report(line):
-    """(lines before the change that it proposes, the change, lines after it)."""
+    """(before the change that it proposes, the change, after it), each as HTML."""
     names = {"torch": torch, "Function": Function}  # its lines are counted from 1
     gate = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(3, 4)
     function = made_of(_code(line), names, "SwiGLU")
     report = examine(function.apply, gate.requires_grad_(), gate.cos().detach())
-    lines = str(report).splitlines()
-    whole = len(lines)
+    lines = [*map(_as_html, FURTHER.sub(" ", str(report)).splitlines())]
     begins = report.findings and report.findings[0].change.partition("`")[0]
-    start = next((n for n in range(whole) if begins and begins in lines[n]), whole)
-    rest = range(start + 1, whole)  # of which the first ones go on, further in
-    end = next((n for n in rest if not lines[n][:8].isspace()), whole)
-    return lines[:start], lines[start:end], lines[end:]
+    whole = len(lines)
+    at = next((n for n in range(whole) if begins and begins in lines[n]), whole)
+    parts = slice(at), slice(at, at + 1), slice(at + 1, None)
+    return ["".join(lines[part]) for part in parts]
+
+
+def _as_html(text):
+    """A line of a report, which wraps at any width, further in than it begins."""
+    words = text.lstrip()
+    begin = f'<samp style="--indent: {len(text) - len(words)}ch">'
+    return f"{begin}{html.escape(words, quote=False)}</samp>"
 
 
 def _case(seed, times=1):
@@ -142,8 +151,5 @@ def gate(folder, highlighted):
         "field": FIELD.format(attributes='id="gate"', line=WRONG[0]),
         "other": SAID[folder]["other"],
         "examined": SAID[folder]["examined"],
-        "reports": [
-            (line, [highlighted("\n".join(part), "text") for part in parts if part])
-            for line, parts in reports
-        ],
+        "reports": reports,
     }
