@@ -39,8 +39,8 @@ def test_what_takes_too_long_ends_with_its_share(child):
 
 
 def test_an_endless_loop_in_one_operation_is_ended():
-    endless = that(lambda: math.factorial(3_000_000))  # C that asks nobody
-    found = visits(lambda: both(endless, Half), seconds=4, child=True)
+    endless = that(lambda: math.factorial(6_000_000))  # C that asks nobody
+    found = visits(lambda: both(endless, Half), seconds=8, child=True)
     assert not found["Does"].examined and not found["Half"].ok
 
 
