@@ -120,7 +120,7 @@ class Backward:
         """The sum of what arrived, so that a tensor used twice gets both."""
         if node not in self.parts:
             return None
-        step = self.step(self.sum(self.parts[node]))
+        step = self.step(self.sum(self.joined(node)))
         step = self.whole(step, node) if whole else step
         if step not in self.given and step not in self.names:
             name = self.names.get(str(node))
@@ -129,6 +129,35 @@ class Backward:
                 self.call(step, f"{total}grad_{name}")
             self.hints.setdefault(step, str(node))
         return step
+
+    def joined(self, node):
+        """The parts of its gradient; those that fill it, each in its place, are one."""
+        parts, placed = self.parts[node], {}
+        for part in parts:
+            call = ast.parse(self.steps.get(part, part)).body[0].value
+            name = getattr(getattr(call, "func", None), "attr", None)
+            if name in ("select_scatter", "slice_scatter"):
+                _, g, dim, *index = map(ast.unparse, call.args)
+                place = tuple((k.arg, ast.unparse(k.value)) for k in call.keywords)
+                if index:
+                    place = self.value(index[0]) % node.shape[int(dim)]
+                there = placed.setdefault((name, dim), {}).setdefault(place, [])
+                there.append((g, part))
+        for (name, dim), found in placed.items():
+            order, how = sorted(found), "stack"
+            # A text with all of x[0], x[1], x[2] holds for three of them only.
+            fills = self.tape.exact and order == [*range(node.shape[int(dim)])]
+            if name == "slice_scatter":
+                how, n = "cat", order[0][0][1]
+                fills = order == [(("end", n),), (("start", n),)]
+            if fills:
+                pieces = (" + ".join(g for g, _ in found[place]) for place in order)
+                whole = self.emit(f"torch.{how}([{', '.join(pieces)}], {dim})")
+                gone = {part for those in found.values() for _, part in those}
+                parts = [whole, *(part for part in parts if part not in gone)]
+                if node.name:
+                    self.hints[whole] = f"grad_{node.name}_from_getitem"
+        return parts
 
     def sum(self, parts):
         terms = []

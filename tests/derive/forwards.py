@@ -87,7 +87,7 @@ def attention(q, k, v):
     return weights @ v
 
 
-@shapes((2, 4, 6), (4, 3), (4, 3))
+@shapes((2, 4, 6), (4, 3), (4, 3), texts=["cat([grad_first, grad_second], -1)"])
 def rotary(x, cos, sin):
     half = x.shape[-1] // 2
     first = x[..., :half]

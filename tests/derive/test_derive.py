@@ -274,6 +274,31 @@ def test_it_reads_well_and_is_right_or_refuses_elsewhere(function, shapes, texts
     assert right >= 2
 
 
+def recurrent(x, w, h):
+    for t in range(x.shape[0]):
+        h = x[t] * torch.tanh(x[t] + h @ w)
+    return h + x.sum(0)
+
+
+def test_the_gradients_of_the_rounds_are_stacked():
+    given = example((3, 2, 4), (4, 4), (2, 4))
+    source = derive(recurrent, *given, jvp=True)
+    assert "torch.stack([" in source and "scatter" not in source
+    found, right = (three_derivatives(f, given) for f in (built(source), recurrent))
+    assert all(map(torch.allclose, found, right))
+
+
+def places_by_number(q):
+    return q[..., 0] * q[..., 1] - q[..., 2] * q[..., 3]
+
+
+def test_a_size_that_is_filled_by_chance_stays_free():
+    apply = built(derive(places_by_number, *example((4, 4)), jvp=True))
+    (wider,) = example((6, 6))
+    found, right = (three_derivatives(f, [wider]) for f in (apply, places_by_number))
+    assert all(map(torch.allclose, found, right))
+
+
 def margin(near, far):
     return torch.relu(near - far + 0.2)
 
