@@ -298,7 +298,9 @@ def transpose(node, g, tape):
 def join(node, g, tape):
     parts, dim = node.args[0], options(node, dim=0)["dim"]
     if node.op == "stack":
-        return [(part, f"{g}.select({dim}, {i})") for i, part in enumerate(parts)]
+        before = ":, " * dim if dim >= 0 else "..., "
+        after = ", :" * (-1 - dim)
+        return [(part, f"{g}[{before}{i}{after}]") for i, part in enumerate(parts)]
     sizes = ", ".join(tape.size(part, dim) for part in parts)
     return [(part, f"{g}.split([{sizes}], {dim})[{i}]") for i, part in enumerate(parts)]
 

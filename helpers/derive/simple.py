@@ -194,9 +194,10 @@ def broken(line, width):
 
 
 def pretty(source):
-    """As a formatter would have it: x**2, 1e-5 and 1e9."""
+    """As a formatter would have it: x**2, 1e-5, 1e9 and "ij"."""
     source = re.sub(r"\b(\d)(0{6,})\.0\b", lambda m: f"{m[1]}e{len(m[2])}", source)
     source = re.sub(r"\*\* \((-[\d.]+)\)", r"** \1", source)
     simple = r"(?<![\w.)\]])([\w.]+) \*\* (-?[\w.]+)(?![\w.(\[])"
     source = re.sub(simple, r"\1**\2", source)
-    return re.sub(r"(\de-)0", r"\1", source)
+    source = re.sub(r"(\de-)0", r"\1", source)
+    return re.sub(r"'([^'\"]*)'", r'"\1"', source)
