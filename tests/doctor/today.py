@@ -1479,6 +1479,98 @@ class Intensity(Function):
         return d_field
 
 
+@case(
+    "partly-right",
+    lambda: (*draw((3, 2), (2,)), 2),
+    first="is not what forward computes as `at` in line",
+)
+class Waves(Function):
+    """What is wrong is a constant of forward, which has no gradient."""
+
+    @staticmethod
+    def forward(ctx, x, f, start):
+        at = torch.arange(3, dtype=x.dtype).add(start).sqrt()
+        ctx.save_for_backward(x, f)
+        return x * (at[:, None] * f).cos()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, f = ctx.saved_tensors
+        at = torch.arange(3, dtype=x.dtype)
+        angle = at[:, None] * f
+        return g * angle.cos(), (-g * x * angle.sin() * at[:, None]).sum(0), None
+
+
+@case("gradient-wrong", f64((3, 4)), first="wrong here, or in `slopes` (line")
+class Chebyshev(Function):
+    """The wrong line appends to a list."""
+
+    @staticmethod
+    def forward(ctx, x):
+        terms = [torch.ones_like(x), x]
+        for _ in range(2):
+            terms.append(2 * x * terms[-1] - terms[-2])
+        ctx.save_for_backward(x, *terms)
+        y = torch.stack(terms)
+        return y.cos()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, *terms = ctx.saved_tensors
+        d_y = -g * torch.stack(terms).sin()
+        slopes = [torch.zeros_like(x), torch.ones_like(x)]
+        for _ in terms[2:]:
+            slopes.append(2 * x * slopes[-1] - slopes[-2])
+        d_x = (d_y * torch.stack(slopes)).sum(0)
+        return d_x
+
+
+@case(
+    "partly-right",
+    f64((4,), (4,)),
+    never=("look at this line itself",),
+    first="first wrong: `d_x` (line",
+)
+class Interleaved(Function):
+    """One of two lines that fill is wrong, and the last is right."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return (x * w).exp()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        y = (x * w).exp()
+        d_x = torch.empty_like(x)
+        d_x[::2] = (g * w.exp() * y.sin())[::2]
+        d_x[1::2] = (g * y * w)[1::2]
+        return d_x, g * y * x
+
+
+@case(
+    "scaled",
+    lambda: (draw((3, 3))[0] + draw((3, 3))[0].mT, *draw((3, 3))),
+    line="right for inputs like these, if",
+)
+class Covariance(Function):
+    """All points have a symmetric first argument, as the one that is given."""
+
+    @staticmethod
+    def forward(ctx, P, H):  # noqa: N803
+        ctx.save_for_backward(P, H)
+        return H @ P
+
+    @staticmethod
+    def backward(ctx, g):
+        P, H = ctx.saved_tensors  # noqa: N806
+        return H.mT @ g, 2 * g @ P
+
+
 @case("double-backward-wrong", f64((4, 6)), "look at: `a` and `b` (line")
 class HalvesSaved(Function):
     """A view that forward makes of its input is a constant, too."""

@@ -36,7 +36,7 @@ def find(wrong, budget, few):
             first = first_wrong(wrong, budget)
             change, mends_all = goals.right_if(wrong, budget, few, first)
             clues = [goals.unused(subject)]
-            if not (first and first.is_cause):
+            if not first:
                 with forgiving():  # a clue only: what was found stands without it
                     clues.append(goals.common(subject, wrong))
             clue = listed(filter(None, clues), "; ")

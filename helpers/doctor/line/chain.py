@@ -129,7 +129,8 @@ def bound_by(node):
         if not isinstance(call, ast.Call):
             return []
         targets = [k.value for k in call.keywords if k.arg == "out"]
-        if isinstance(call.func, ast.Attribute) and call.func.attr[-1] == "_":
+        method = getattr(call.func, "attr", " ")
+        if method == "append" or method[-1] == "_":
             targets.append(call.func.value)
     else:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -189,11 +190,12 @@ class Local:
     """A local of forward: its edge in the graph, its value and the right gradient.
 
     uses: (node, what it contributes) of each; the node is None for what is returned
+    A constant has no edge.
     """
 
     name: str
     line: int
-    edge: GradientEdge
+    edge: GradientEdge | None
     value: torch.Tensor
     gradient: torch.Tensor | None
     uses: tuple
@@ -222,12 +224,12 @@ class Record:
     """
 
     def __init__(self, watched, grads, forward, ctx_too, arguments, random):
-        self.bindings, found, last = {}, [], {}
+        self.bindings, found, last, constants = {}, [], {}, []
         self.grads = [*filter(torch.is_tensor, grads)]
 
         def seen(key, value):
+            binding, name = key.binding, key.name
             if torch.is_tensor(value) and value.grad_fn is not None:
-                binding, name = key.binding, key.name
                 # The nodes that this line has made.
                 new = graph([value], self.bindings)
                 self.bindings |= dict.fromkeys(new, binding)
@@ -235,6 +237,9 @@ class Record:
                 if value.numel() <= MOST_ELEMENTS and name and last.get(name) != edge:
                     last[name] = edge
                     found.append((name, binding.line, edge, copied(value)))
+            elif is_number(value) and value.numel() <= MOST_ELEMENTS and name:
+                at = name, binding.line, None, copied(value)
+                constants.append(Local(*at, gradient=None, uses=()))
             return value
 
         given, edges, ctx = [*map(copied, arguments)], {}, FunctionCtx()
@@ -264,6 +269,7 @@ class Record:
         pairs = zip(edges, self.locals, strict=False)
         rights = {k: local.gradient for k, local in pairs}
         self.gradients = tuple(map(rights.get, range(len(arguments))))
+        self.locals += constants
 
     def differentiated(self, pairs, found):
         """A `Local` of each that is found, for these pairs (output, its gradient)."""
@@ -766,11 +772,12 @@ class Search:
         going = [k for k in self.events if k in going]
         suspects = dict.fromkeys(map(self.here, going))
         suspects.pop(gaps["here"], None)  # in the run before
-        # In a loop, what is right for its run may be wrong for the next.
-        in_loop = self.turns(key) > 1
-        plain = GRADIENT if suspects or in_loop else OF_RIGHT
+        # In a loop, what is right for its run may be wrong for the next; and what is
+        # filled may be wrong in a part that another line has filled.
+        more_lines = self.turns(key) > 1 or is_filled(key)
+        plain = GRADIENT if suspects or more_lines else OF_RIGHT
         text, more = relation or (VALUE if target.value else plain, {})
-        known = {k.binding: k for k in self.before(key) if k in self.right}
+        known = {k.name: k for k in self.before(key) if k in self.right}
         said = [
             _(RIGHT, here=self.here(k), other=locals_[self.right[k].local].name)
             for k in known.values()
@@ -790,9 +797,9 @@ class Search:
         if name is None:
             x = self.chain.forward.argument(key.item or 0)
             return _(RETURNED, name=x, line=line)
-        targets = getattr(key.binding.node, "targets", [None])
-        is_filled = isinstance(targets[0], ast.Subscript)  # and wrong as a whole
-        if (runs := self.turns(key)) > 1 and not is_filled:
+        if is_filled(key):  # and wrong as a whole
+            name = key.binding.name
+        elif (runs := self.turns(key)) > 1:
             return _(IN_A_RUN, name=name, line=line, run=key.turn + 1, runs=runs)
         return _(LOCAL, name=name, line=line)
 
@@ -820,6 +827,13 @@ class Search:
                 one = OF_FORWARD if every.count(binding.node) > 1 else WHOLE_LINE
                 said.append(_(one, name=binding.name, **gaps))
         return listed(dict.fromkeys(said), last=_(" and "))
+
+
+def is_filled(key):
+    """Does its line change what has this name, as a list, rather than bind it anew?"""
+    node = key.binding.node
+    target = getattr(node, "targets", [getattr(node, "target", None)])[0]
+    return isinstance(node, ast.Expr) or isinstance(target, ast.Subscript)
 
 
 def outline(record):

@@ -13,7 +13,7 @@ from ..report import Change
 from ..words import N_, _
 
 RIGHT_IF = N_("right if: {what}")
-RIGHT_HERE = N_("right for these sizes, if: {what}")
+RIGHT_HERE = N_("right for inputs like these, if: {what}")
 STANDS = N_("`{new}` stood in place of `{old}`")
 VALUES = (
     ast.Name,
@@ -99,7 +99,7 @@ class Edit:
         return new[1:-1] if is_bare else new, old
 
     def change(self, tried=True):
-        """The `Change` that it is; tried: does it hold for other sizes, too?"""
+        """The `Change` that it is; tried: does it hold for other inputs, too?"""
         new, old = self.quoted()
         return Change(
             _(

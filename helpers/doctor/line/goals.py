@@ -22,6 +22,7 @@ from ..function.source import (
     root,
 )
 from ..function.subject import own_grads
+from ..function.tensors import is_symmetric
 from ..measure.gradient import are_right
 from ..words import _, listed
 from .edits import Code, running
@@ -115,7 +116,9 @@ def right_if(wrong, budget, few, first):
 
     edits = candidates(codes, wrong, budget, few, first) if codes else ()
     edit, mends_all = first_that_holds(wrong, edits, budget, fits)
-    return edit and edit.change(tried=bool(wrong.of_other_sizes)), mends_all
+    # Of a symmetric matrix, all points are symmetric, as forward may demand.
+    tried = wrong.of_other_sizes and not any(map(is_symmetric, wrong.here.point.values))
+    return edit and edit.change(bool(tried)), mends_all
 
 
 def candidates(codes, wrong, budget, few, first):
