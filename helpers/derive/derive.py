@@ -34,7 +34,8 @@ def derive(function, *arguments, save=(), jvp=False):
     sizes and ranks, in float64, float32 and bfloat16, at ties and at zeros. What does not
     follow from the trace is checked in the function `check_...` below the class. Near the
     ends of a dtype's range, it may overflow where autograd does not. An output without a
-    gradient counts as one with a gradient of zeros, which is nan where its step is singular.
+    gradient, and a tangent that is missing, count as zeros, which make nan where a step is
+    singular. `clamp` passes nan on, where autograd stops it.
     Raises Refused, a ValueError, with the reason, where no such text was found.
     """
     if not inspect.isfunction(function):
@@ -238,14 +239,19 @@ class Derivation:
         ways = torch.zeros_like, torch.ones_like, lambda t: 100 * t
         points = [self.tensors, *(each(self.tensors, way) for way in ways)]
         for name, node in self.tape.numbers.items():
-            if node in self.tape.leaks:
+            if node in self.tape.leaks:  # as of int(p)
                 continue
             value = self.constants[name]
             self.pattern.free.add(name)
             self.compose("")
-            for self.constants[name] in (3 * value + 1, -value, 0.0):
-                if self.same(self.tensors) is False or any(map(self.wrong, points)):
-                    self.pattern.free.discard(name)
+            others = {1.01 * value, value / 2, 3 * value + 1, -value, 0.0} - {value}
+            outcomes = set()
+            for self.constants[name] in others:
+                outcomes.add(self.same(self.tensors))
+                if any(map(self.wrong, points)):
+                    outcomes.add(False)
+            if False in outcomes or True not in outcomes:
+                self.pattern.free.discard(name)
             self.constants[name] = value
 
     # Whether it is right
@@ -302,7 +308,7 @@ class Derivation:
             return f"{type(error).__name__}: {error}"
         eps = torch.finfo(mine[0].dtype).eps
         eps *= 1e5 if eps < 1e-12 else 8
-        sizes = torch.cat([torch.tensor([1e-3]), *(t.flatten().abs() for t in truth)])
+        sizes = torch.cat([torch.zeros(1), *(t.flatten().abs() for t in truth)])
         scale = sizes[sizes.isfinite()].max()
         for right, a, b in zip(truth, mine, theirs, strict=True):
             if a.shape != b.shape or a.dtype != b.dtype:
@@ -344,6 +350,8 @@ class Derivation:
         tries += [(where, each(self.tensors, f)) for where, f in changes.items()]
         for name in self.floating:
             tries.append((f"its own sizes, by {name} alone", self.tensors, [name]))
+            alone = self.tensors | {name: partly_zero(self.tensors[name])}
+            tries.append((f"a row and a column of zeros of {name}", alone))
         for k in range(len(self.tape.outputs) * (len(self.tape.outputs) > 1)):
             for where in ("ties", "zeros", "ones"):
                 at = each(self.tensors, changes[where])

@@ -47,7 +47,7 @@ ELEMENTWISE = table("""
     log: g / a
     log1p: g / (1 + a)
     logsigmoid: g * torch.sigmoid(-a)
-    masked_fill: g.masked_fill(b, 0) | - | -
+    masked_fill: g.masked_fill(b, 0) | - | g.masked_fill(~b, 0)
     maximum: torch.where(a == b, g / 2, g).masked_fill(a < b, 0) |
         torch.where(a == b, g / 2, g).masked_fill(b < a, 0)
     minimum: torch.where(a == b, g / 2, g).masked_fill(a > b, 0) |
@@ -196,6 +196,8 @@ def power(node, g, tape):
     plain = None if "_" in tape.text(b) else tape.plain(b)
     if plain is None:  # at 0, 0 * 0 ** -1 is nan
         tape.guards[f"({tape.text(b)} == 0)"] = tape.plain(b) == 0
+    if plain == 0:
+        return [(a, f"torch.zeros_like({a})")]
     slope = {1: "1", 2: f"{a}"}.get(plain) or f"{a} ** {tape.text(b - 1)}"
     return [(a, f"{tape.text(b)} * {g} * {slope}")]
 
@@ -323,6 +325,17 @@ def gather(node, g, tape):
     return [(a, f"torch.zeros_like({a}).scatter_add({dim}, {index}, {g})")]
 
 
+@rule("index_add", "scatter_add")
+def scattered(node, g, tape):
+    dim, index, source = options(node, dim=0, index=None, source=None).values()
+    a = node.args[0]
+    if node.op == "index_add":
+        return [(a, g), (source, f"{g}.index_select({dim}, {index})")]
+    if source.shape != index.shape:
+        raise Refused("`scatter_add` of a part: cut it to the shape of the index")
+    return [(a, g), (source, f"{g}.gather({dim}, {index})")]
+
+
 @rule("roll")
 def roll(node, g, tape):
     shifts, dims = options(node, shifts=None, dims=None).values()
@@ -341,8 +354,6 @@ def getitem(node, g, tape):
             i.value.dtype.is_floating_point for i in tensors
         ):
             raise Refused("an index of tensors and of something else: index twice")
-        if tensors[0].value.dtype == torch.bool:
-            raise Refused("an index by a mask: its result has no shape of its own")
         return [(a, f"{zeros}.index_put({tape.text(index)}, {g}, accumulate=True)")]
     taken = [
         k for k, i in enumerate(index) if i is not ... and i not in (None, slice(None))

@@ -137,7 +137,7 @@ class Simple(ast.NodeTransformer):
                 summed = getattr(tree, "func", tree)
                 if ast.unparse(tree) == ast.unparse(under):
                     factors.remove((tree, False))
-                elif getattr(summed, "attr", "") == "sum":
+                elif getattr(summed, "attr", "") == "sum" and isinstance(count, int):
                     all_, few = self.value(summed.value), self.value(tree)
                     if all_.dtype != few.dtype or all_.numel() != count * few.numel():
                         continue

@@ -48,6 +48,8 @@ def definition(function):
     tree.returns, tree.decorator_list = None, []
     ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
     for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            raise Refused(f"line {node.lineno}: an import inside: write it above")
         if isinstance(node, ast.While):
             raise Refused(
                 f"line {node.lineno}: `while` may not end for other values: write `for`"

@@ -8,6 +8,7 @@ import ast
 import contextlib
 import math
 import operator
+import re
 import sys
 import types
 
@@ -36,6 +37,10 @@ SPELLED |= {
     "mT": "{}.mT",
 }
 INSTEAD = {"max": ", but amax and maximum are", "min": ", but amin and minimum are"}
+MASKS = torch.bool, torch.uint8
+FACTORIES = set("arange eye full full_like linspace ones zeros".split())
+CUTS = ast.Slice, ast.Tuple
+IDS = re.compile(r"\b_\d+\b")
 NOTHING = [("add", [0]), ("mul", [1])]  # as in the first round of a loop
 ATTRIBUTES = {"dim", "dtype", "device", "ndim", "numel", "shape", "size"}
 # What PyTorch's own wrappers add to a call.
@@ -54,16 +59,22 @@ class Number(float):
     """A number made of sizes, with its text."""
 
 
-def number(value, source):
+def number(value, source, of_trace=False):
+    """of_trace: whether it is a size that the trace alone knows, without a text."""
     made = (Size if isinstance(value, int) else Number)(value)
-    made.text = source
+    made.text, made.of_trace = source, of_trace
     return made
+
+
+def items(values):
+    """Of a tuple or list; a shape's, without a guard of its rank."""
+    return tuple.__iter__(values) if isinstance(values, Shape) else values
 
 
 def plain(value):
     """The same without texts."""
     if isinstance(value, (tuple, list)):
-        return (list if isinstance(value, list) else tuple)(map(plain, value))
+        return (list if isinstance(value, list) else tuple)(map(plain, items(value)))
     if isinstance(value, slice):
         return slice(plain(value.start), plain(value.stop), plain(value.step))
     if isinstance(value, Size):
@@ -76,7 +87,7 @@ def text(value):
         bounds = value.start, value.stop, value.step
         return ":".join("" if bound is None else text(bound) for bound in bounds)
     if isinstance(value, (tuple, list)):
-        inner = ", ".join(map(text, value))
+        inner = ", ".join(map(text, items(value)))
         return f"[{inner}]" if isinstance(value, list) else f"({inner},)"
     return getattr(value, "text", None) or ("..." if value is ... else shown(value))
 
@@ -90,14 +101,19 @@ def _arithmetic(name, swap=False):
         if not isinstance(other, (int, float)):
             if isinstance(other, torch.Tensor):
                 _tapes[-1].left = True  # who is asked next
+            elif isinstance(other, (list, tuple, str)):  # which is repeated
+                _tapes[-1].leak(self)
             return NotImplemented
         a, b = (other, self) if swap else (self, other)
         value = getattr(operator, name)(plain(a), plain(b))
         source = f"({text(a)} {SIGNS[name]} {text(b)})"
+        of_trace = any(getattr(x, "of_trace", False) for x in (a, b))
         if not isinstance(value, bool):
             known = isinstance(value, int) and literal(a) and literal(b)
-            return number(value, repr(value) if known else source)
-        if "_" in source:  # of a tensor's shape
+            return number(value, repr(value) if known else source, of_trace)
+        if of_trace:
+            _tapes[-1].leak(a, b)
+        elif "_" in source:  # of a tensor's shape
             _tapes[-1].guards[source] = value
         return value
 
@@ -136,11 +152,18 @@ class Shape(tuple):
         self.tape.guards[f"({self.node}.dim() == {count})"] = True
         return count
 
+    def __iter__(self):
+        len(self)
+        return super().__iter__()
+
     def __getitem__(self, index):
         found = super().__getitem__(index)
         if isinstance(index, slice):
+            count = super().__len__()
+            if len(found) != len(range(count + 1)[plain(index)]):
+                len(self)
             return found
-        return number(plain(found), self.tape.size(self.node, index))
+        return self.tape.sized(self.node, index)
 
 
 class Node:
@@ -161,14 +184,23 @@ class Node:
 
 
 class Numbered(ast.NodeTransformer):
-    """Constants with their text: a plain float times a Size would be a plain float."""
+    """Constants with their text: a plain float times a Size would be a plain float.
+
+    And what is taken from a list by a Size, which nothing else would tell.
+    """
+
+    def visit_Subscript(self, tree):  # noqa: N802
+        tree = self.generic_visit(tree)
+        if isinstance(tree.ctx, ast.Load) and not isinstance(tree.slice, CUTS):
+            return ast.Call(ast.Name("_item", ast.Load()), [tree.value, tree.slice], [])
+        return tree
 
     def visit(self, tree):
         with contextlib.suppress(ValueError):
             if type(ast.literal_eval(tree)) in (int, float):
                 return ast.Call(ast.Name("_constant", ast.Load()), [tree], [])
         # A number of a `case` is no expression.
-        return tree if isinstance(tree, ast.MatchValue) else self.generic_visit(tree)
+        return tree if isinstance(tree, ast.MatchValue) else super().visit(tree)
 
 
 class Tape(TorchFunctionMode):
@@ -182,6 +214,7 @@ class Tape(TorchFunctionMode):
         self.at_zero, self.line = at_zero, 0
         self.nodes, self.of, self.guards, self.leaks = [], {}, {}, set()
         self.refusal, self.left, self.asked, self.kept = "", False, {}, []
+        self.of_trace = False
         self.globals = function.__globals__
         arguments, self.numbers = dict(arguments), {}
         for name, value in arguments.items():
@@ -196,6 +229,7 @@ class Tape(TorchFunctionMode):
         self.inputs = [node for node in self.nodes if node.op == "input"]
         names = {**function.__globals__, "range": self.range}
         names["_constant"] = lambda value: number(value, repr(value))
+        names["_item"] = self.item
         for name, value in function.__globals__.items():
             if type(value) in (int, float):
                 names[name] = number(value, name)
@@ -220,7 +254,12 @@ class Tape(TorchFunctionMode):
             _tapes.pop()
         if self.refusal:
             raise Refused(self.refusal)
-        self.exact = bool(self.leaks.difference(self.numbers.values()))
+        # The numbers, and the tensors, that what has leaked was made of.
+        sources = {str(n): n.source or "" for n in self.nodes if n.op == "number"}
+        for known in (pinned := list(self.leaks)):
+            pinned += [sources[i] for i in IDS.findall(known) if sources.get(i)]
+        self.leaks = set(IDS.findall(" ".join(pinned)))
+        self.exact = self.of_trace or not self.leaks <= sources.keys()
         results = (result,) if isinstance(result, torch.Tensor) else result
         if not isinstance(results, tuple):
             raise Refused(f"{function.__name__} returns a {type(result).__name__}")
@@ -241,6 +280,12 @@ class Tape(TorchFunctionMode):
 
     def leak(self, *numbers):
         self.leaks.update(known for known in map(text, numbers) if "_" in known)
+        self.of_trace |= any(getattr(x, "of_trace", False) for x in numbers)
+
+    def item(self, of, index):
+        if isinstance(of, (list, tuple, dict, str)) and not isinstance(of, Shape):
+            self.leak(index)
+        return of[index]
 
     def range(self, *bounds):
         self.leak(*bounds)
@@ -273,7 +318,8 @@ class Tape(TorchFunctionMode):
                 self.refuse("a tensor that is no argument of the function")
             return self.of[id(value)]
         if isinstance(value, (tuple, list)):
-            return (list if isinstance(value, list) else tuple)(map(self.node, value))
+            made = list if isinstance(value, list) else tuple
+            return made(map(self.node, items(value)))
         if isinstance(value, (torch.dtype, torch.device)):
             return self.asked.get(value, value)
         return plain(value) if literal(value) else value
@@ -290,13 +336,18 @@ class Tape(TorchFunctionMode):
         op = op[1:] if swap else op
         if not torch.is_grad_enabled():
             self.refuse("no_grad: write x.detach()")
-        if op not in KNOWN | ATTRIBUTES:
+        if op not in KNOWN | ATTRIBUTES or home == "torch.linalg":
             self.refuse(f"`{op}`: not in the table{INSTEAD.get(op, '')}")
         given, named = self.node(args), {k: self.node(v) for k, v in kwargs.items()}
         if op in ATTRIBUTES:
             return self.attribute(op, *given)
+        self.refuse_shapes_of_data(op, given, named)
         value = func(*plain(args), **{k: plain(v) for k, v in kwargs.items()})
-        named = {k: v for k, v in named.items() if plain(v) != ADDED.get(k, self)}
+        named = {
+            k: v
+            for k, v in named.items()
+            if plain(v) != ADDED.get(k, self) or not literal(v)
+        }
         if swap or self.left and op in ("add", "mul"):
             given = given[::-1]
         self.left = False
@@ -314,6 +365,18 @@ class Tape(TorchFunctionMode):
             Node(self, "piece", f"{node}[{i}]", v) for i, v in enumerate(pieces)
         ]
         return value
+
+    def refuse_shapes_of_data(self, op, given, named):
+        """What decides on a shape by a tensor's numbers."""
+        index = given[1] if op == "getitem" else ()
+        index = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(i, Node) and i.value.dtype in MASKS for i in index):
+            self.refuse("an index by a mask: its result has no shape of its own")
+        if op == "where" and len(given) + len(named) == 1:
+            self.refuse("`where` of one argument: its result has no shape of its own")
+        numbers = [*given[op.endswith("_like") :], *named.values()]
+        if op in FACTORIES and any(isinstance(a, Node) for a in numbers):
+            self.refuse(f"`{op}` reads a tensor's number")
 
     def guard_bounds(self, op, given, named):
         """On which side of a size a slice or a split ends, which may take less there."""
@@ -364,8 +427,9 @@ class Tape(TorchFunctionMode):
         if name in ("dim", "ndim"):
             return number(len(node.shape), f"{node}.dim()")
         if name == "numel":
-            return number(math.prod(node.shape), self.count(node))
-        shape = Shape(number(s, self.size(node, i)) for i, s in enumerate(node.shape))
+            counted = self.count(node)
+            return number(math.prod(node.shape), counted, "_" not in counted)
+        shape = Shape(self.sized(node, i) for i in range(len(node.shape)))
         shape.node, shape.tape = node, self
         return shape[rest[0]] if rest else shape
 
@@ -388,6 +452,11 @@ class Tape(TorchFunctionMode):
         wanted = node.shape[dim]
         found = (f"{i}.shape[{k}]" for i, k in axes if i.shape[k] == wanted != 1)
         return next(found, repr(wanted))
+
+    def sized(self, node, dim):
+        """The size as a number; of an intermediate, it may have no text."""
+        known = self.size(node, dim)
+        return number(node.shape[plain(dim)], known, "_" not in known)
 
     def sizes(self, node):
         donor = self.donor(node)

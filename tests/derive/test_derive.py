@@ -464,9 +464,53 @@ def switched(x, on=False):
     return 2 * x if on == 0 and on is not False else 3 * x
 
 
+def kept_share(x, keep=0.5):
+    if not 0 < keep < 1:
+        raise ValueError("not derived")
+    return x[..., : int(keep * x.shape[-1])].square()
+
+
+def half_life(x, step=100.0):
+    return x * x * 0.5 ** int(step / 1000.0)
+
+
+def large_as_a_whole(x):
+    flat = x.reshape(-1)
+    return flat * 2 if flat.numel() > 5000 else flat * 3
+
+
+def wide_together(x, y):
+    both = torch.cat([x, y], 1)
+    return both * 2 if 20 < both.shape[1] < 40 else both * 3
+
+
+def from_a_list(x):
+    return x * ([2.0] * 16 + [3.0] * 16)[x.shape[1]]
+
+
+def of_leading(x):
+    leading = x.shape[:-1]
+    return x * 2 if len(leading) < 4 else x * 3
+
+
+def of_rest(x):
+    *leading, _ = x.shape
+    return x * 2 if len(leading) < 4 else x * 3
+
+
+FIVE_RANKS = (torch.ones(2, 2, 2, 4, 6),)
+
+
 @pytest.mark.parametrize(
     ("function", "given", "other"),
     [
+        (kept_share, (0.5,), (torch.ones(4, 6), 0.9)),
+        (half_life, (100.0,), (torch.ones(4, 6), 2500.0)),
+        (large_as_a_whole, (), (torch.ones(900, 6),)),
+        (wide_together, example((4, 5)), (torch.ones(4, 14), torch.ones(4, 15))),
+        (from_a_list, (), (torch.ones(4, 20),)),
+        (of_leading, (), FIVE_RANKS),
+        (of_rest, (), FIVE_RANKS),
         (power, (), (torch.ones(4, 6), 0.0)),  # its slope would be nan
         (picked, (LABELS,), (torch.ones(0, 6), LABELS[:0])),
         (counted, (), (torch.ones(3, 6),)),
@@ -476,7 +520,7 @@ def switched(x, on=False):
         (every_twentieth, (), (torch.ones(4, 50),)),
         (first_of_more, (1500,), (torch.ones(4, 1600), 1500)),
         (as_many, (torch.ones(5, 6).double(),), (torch.ones(7, 6), torch.ones(5, 6))),
-        (of_rank, (), (torch.ones(2, 2, 2, 4, 6),)),
+        (of_rank, (), FIVE_RANKS),
         (times, (4,), (torch.ones(2, 6), 2)),
         (up_to, (), (torch.ones(4, 7),)),
         (of_a_tensor, (torch.ones(5).double(),), (torch.ones(2, 6), torch.ones(5))),
@@ -522,6 +566,39 @@ def own_names(x, w):
     return grad_x.tanh() * w.exp() + x.sin() * grad_x.cos()
 
 
+def masked_by(token, h, mask):
+    return h.masked_fill(mask, token).square()
+
+
+def sloped_by(x, slope=0.01):
+    if not 0.0 < slope < 1.0:
+        raise ValueError("slope")
+    return F.leaky_relu(x - 1, negative_slope=slope)
+
+
+def shared(b, x, t=4.0):
+    if not 0 < t < 10:
+        raise ValueError("t")
+    return torch.tanh(x + b / t)
+
+
+def norm_of_one(x, p):
+    return x.norm(dim=-1) - (x * p.log()).sum(-1)
+
+
+def series(x):
+    u, total = x - 1.0, torch.zeros_like(x)
+    for k in range(3):
+        total = total + 0.5 * u**k
+    return total
+
+
+def segments(x, index, more):
+    total = torch.zeros_like(more).index_add(0, index, x)
+    return total * total.scatter_add(1, index[:, None].expand_as(x), x.sin())
+
+
+NO_MASK, SOME = torch.zeros(4, 6, dtype=torch.bool), torch.tensor([0, 2, 0, 1])
 BYTES, HALF = torch.full((4, 6), 200, dtype=torch.uint8), torch.arange(24).view(4, 6)
 AT_THE_BOUND = torch.tensor(
     [[1.1750202148948197], [0.2836830627319643]], dtype=torch.float64
@@ -531,6 +608,12 @@ AT_THE_BOUND = torch.tensor(
 @pytest.mark.parametrize(
     ("function", "given", "other"),
     [
+        (masked_by, [X[0].sum(), *X, NO_MASK], [ONES.sum(), ONES, ~NO_MASK]),
+        (sloped_by, [*X, 0.01], [ONES - 1, 0.2]),
+        (shared, [*example((6,), (4, 6)), 4.0], [*example((6,), (4, 6)), 5.0]),
+        (norm_of_one, 2 * X, [ONES * (HALF > 5), ONES]),
+        (series, X, [ONES]),
+        (segments, [*X, SOME, *X], [ONES.sin(), SOME, ONES]),
         (power, example((3, 4)), [60 * torch.ones(5).double(), 3.0]),
         (in_halves, example((3, 12)), example((5, 2))),
         (in_halves, example((3, 8)), example((5, 10))),
@@ -636,9 +719,42 @@ def root_and_more(x):
     return x.sqrt(), x.exp()
 
 
+def of_some(x):
+    kept = torch.arange(x.shape[0])[x.detach()[:, 0] > 0]
+    return x[kept].mean(0)
+
+
+def of_pairs(x):
+    i, j = torch.where(x.detach() > 0)
+    return x[i, j].var(0)
+
+
+def up_to_a_number(x):
+    return x.sum() / torch.arange(x.detach().sum()).shape[0]
+
+
+def spectral(x):
+    return 1e-23 * torch.linalg.norm(x, 2)
+
+
+def imports(x):
+    from math import exp
+
+    return x * exp(1)
+
+
+def tiny(x):
+    return 1e-23 * x.square()
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
+        (of_some, "an index by a mask"),
+        (of_pairs, "`where` of one argument"),
+        (up_to_a_number, "`arange` reads a tensor's number"),
+        (spectral, "`norm`: not in the table"),
+        (imports, "an import inside"),
         (approximate, "`gelu` with options: write out"),
         (sloped, "`elu` with options: write out"),
         (reads, "`float`: not in the table"),
@@ -666,8 +782,10 @@ def test_what_it_cannot_write_is_refused_by_name(function, words):
 def test_a_wrong_rule_is_not_printed(monkeypatch):
     rules = sys.modules["helpers.derive.rules"].ELEMENTWISE
     monkeypatch.setitem(rules, "sigmoid", ["g * y"])
-    with pytest.raises(Refused, match="not printed"):
-        derive(*GATED)
+    monkeypatch.setitem(rules, "square", ["3 * g * a"])
+    for given in (GATED, [tiny, *X]):
+        with pytest.raises(Refused, match="not printed"):
+            derive(*given)
 
 
 def test_what_cannot_be_compared_is_not_printed(monkeypatch):
