@@ -404,7 +404,7 @@ def test_without_scripts_there_is_a_picture_a_question_and_a_link(browser, site)
         page = context.new_page()
         page.goto(site)
         expect(page.locator(".plot .nan")).to_be_visible()
-        expect(page.locator(".slope")).to_contain_text("Where does autograd go wrong?")
+        expect(page.locator(".slope")).to_contain_text("Where does autograd stop?")
         expect(page.locator(".slope form + p a")).to_be_visible()
         expect(page.locator(".slope form")).to_be_hidden()
         dark = "getComputedStyle(document.body).backgroundColor"
