@@ -77,11 +77,10 @@ WORDS = {
         "narrow": "Right at the inputs that were tried in float64. In float32, it is {value} at "
         "x = {x}.",
         "single": "Right in float32, to its rounding. In float64, {said}",
-        "own": "PyTorch ships a softplus of its own, because of this. Your operation may need the same.",
+        "own": "PyTorch ships a softplus of its own, because of this.",
         "repaired": "Chapter 00 writes this one, and shows where autograd is wrong "
         "without a nan.",
-        "proof": [("check", "A gradient doctor says what is wrong with a backward, often in which "
-                   "line."),
+        "proof": [("check", "A doctor says what is wrong with a gradient, often in which line."),
                   ("write", "`derive` writes a backward, and checks it."),
                   ("copy", "{operations} tested operations are yours to copy.")],
         "start": "Start with chapter 00",
@@ -148,7 +147,7 @@ WORDS = {
         "在 x = {x} 处应为 {right}，而你这一行得到 {value}。",
         "narrow": "在试过的 float64 输入上都正确。但在 float32 下，x = {x} 处它是 {value}。",
         "single": "在 float32 下正确，只差舍入误差。但在 float64 下，{said}",
-        "own": "正因为如此，PyTorch 自带了 softplus。你的算子可能也需要这样写。",
+        "own": "正因为如此，PyTorch 自带了 softplus。",
         "repaired": "第 00 章写出这个 Function，还会指出 autograd 在哪里虽然没有得到 nan，"
         "却照样算错。",
         "proof": [("check", "梯度医生指出 backward 错在哪里，往往还能指出是哪一行。"),
