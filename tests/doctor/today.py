@@ -1571,6 +1571,103 @@ class Covariance(Function):
         return H.mT @ g, 2 * g @ P
 
 
+@case("partly-right", f64((6,), (6,)), first="`active` (line")
+class Clipped(Function):
+    """A mask of backward is wrong, which has no gradient and is nowhere in forward."""
+
+    @staticmethod
+    def forward(ctx, x, adv):
+        ratio = x.exp()
+        clipped = ratio.clamp(0.8, 1.2)
+        ctx.save_for_backward(adv, ratio, clipped)
+        return torch.minimum(ratio * adv, clipped * adv)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        adv, ratio, clipped = ctx.saved_tensors
+        active = ratio == clipped
+        d_x = torch.where(active, g * adv * ratio, 0)
+        return d_x, torch.where(active, g * ratio, g * clipped)
+
+
+def of_deviations(g, z, std):
+    return (g - g.mean(0)) / std
+
+
+@case("term-missing", f64((5, 3)), first="wrong here, or in `of_deviations`")
+class Standardized(Function):
+    """The line that calls is right, and what it calls is wrong."""
+
+    @staticmethod
+    def forward(ctx, x):
+        centred = x - x.mean(0)
+        std = (centred**2).mean(0).sqrt()
+        z = centred / std
+        ctx.save_for_backward(z, std)
+        return z.sin()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        z, std = ctx.saved_tensors
+        d_z = g * z.cos()
+        d_x = of_deviations(d_z, z, std)
+        return d_x
+
+
+@case(
+    "partly-right",
+    f64((8, 4)),
+    never=("look at this line itself",),
+    first="first wrong: `d_x` (line",
+)
+class FirstRow(Function):
+    """A row is never filled in: the line that made the zeros is right."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        y = x[0].exp()
+        for t in range(1, 8):
+            y = 0.5 * y + x[t].sin()
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        d_x = torch.zeros_like(x)
+        d_y = g
+        for t in range(7, 0, -1):
+            d_x[t] = d_y * x[t].cos()
+            d_y = 0.5 * d_y
+        return d_x
+
+
+@case("partly-right", f64((3, 4), (2, 2)), first="first wrong: `d_a` (line")
+class Coupled(Function):
+    """A part of what arrives is the whole of one use, and nobody's sum."""
+
+    @staticmethod
+    def forward(ctx, x, v):
+        a, b = x.chunk(2, 1)
+        ctx.save_for_backward(a, b, v)
+        s = a.tanh()
+        return torch.cat([a, b * s.exp() + a @ v], 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        a, b, v = ctx.saved_tensors
+        d_1, d_2 = g.chunk(2, 1)
+        s = a.tanh()
+        d_s = d_2 * b * s.exp()
+        d_a = d_1 + d_s * (1 - s * s)
+        d_b = d_2 * s.exp()
+        return torch.cat([d_a, d_b], 1), a.mT @ d_2
+
+
 @case("double-backward-wrong", f64((4, 6)), "look at: `a` and `b` (line")
 class HalvesSaved(Function):
     """A view that forward makes of its input is a constant, too."""

@@ -207,6 +207,12 @@ class Local:
         return range(n) if 1 < n <= USES else ()
 
 
+def is_kept(value):
+    """Is it a tensor, of which a copy is kept, or a number with a fraction?"""
+    small = torch.is_tensor(value) and value.numel() <= MOST_ELEMENTS
+    return small or isinstance(value, float)
+
+
 def edge_of(tensor):
     """Where its gradient arrives, the same of each tensor that has it there."""
     return GradientEdge(*get_gradient_edge(tensor)[:2])
@@ -220,11 +226,13 @@ class Record:
     """What forward's own gradients are in one call, which is made again.
 
     bindings: {node: the `Binding` that made it}; locals: a list of `Local`, its
-    arguments first; gradients: of each argument, or None; grads: what backward takes
+    arguments first; others: values of masks, indices and factors; gradients: of each
+    argument, or None; grads: what backward takes
     """
 
     def __init__(self, watched, grads, forward, ctx_too, arguments, random):
         self.bindings, found, last, constants = {}, [], {}, []
+        self.others = []
         self.grads = [*filter(torch.is_tensor, grads)]
 
         def seen(key, value):
@@ -234,12 +242,14 @@ class Record:
                 new = graph([value], self.bindings)
                 self.bindings |= dict.fromkeys(new, binding)
                 edge = edge_of(value)
-                if value.numel() <= MOST_ELEMENTS and name and last.get(name) != edge:
+                if is_kept(value) and name and last.get(name) != edge:
                     last[name] = edge
                     found.append((name, binding.line, edge, copied(value)))
-            elif is_number(value) and value.numel() <= MOST_ELEMENTS and name:
+            elif is_number(value) and is_kept(value) and name:
                 at = name, binding.line, None, copied(value)
                 constants.append(Local(*at, gradient=None, uses=()))
+            elif is_kept(value):
+                self.others.append(copied(value))
             return value
 
         given, edges, ctx = [*map(copied, arguments)], {}, FunctionCtx()
@@ -270,6 +280,7 @@ class Record:
         rights = {k: local.gradient for k, local in pairs}
         self.gradients = tuple(map(rights.get, range(len(arguments))))
         self.locals += constants
+        self.others += filter(is_kept, arguments)
 
     def differentiated(self, pairs, found):
         """A `Local` of each that is found, for these pairs (output, its gradient)."""
@@ -438,8 +449,9 @@ class Chain:
 
             def seen(key, value):
                 here = (id(value), getattr(value, "_version", 0))
-                if is_number(value) and last.get(key.name, 0) != here:
-                    events[key] = value.detach().clone()
+                is_new = last.get(key.name, 0) != here
+                if is_new and (is_number(value) or is_kept(value)):
+                    events[key] = copied(value)
                 last[key.name] = here
                 return value
 
@@ -511,7 +523,8 @@ class Search:
         self.stay, self.proofs, self.paths = guard_of(wrong), 0, 0
         self.right = {}  # {key: the `Target` that it holds, as its name says}
         self.sums = {}  # by name: the last `Target` that is a sum of uses
-        self.held = {key: self.target_of(key) for key in self.events}
+        numbers = [key for key, value in self.events.items() if is_number(value)]
+        self.held = {key: self.target_of(key) for key in numbers}
 
     def holds(self, key, target):
         """Does this local hold it, at both draws?"""
@@ -534,6 +547,8 @@ class Search:
         self.suspects = {
             k for k in wrong if k.name not in proven and not self.is_taken(k)
         }
+        others = self.events.keys() - self.held.keys()  # masks, indices, factors
+        self.suspects |= {k for k in others if k.name and not self.is_known(k)}
         for candidates in (self.likely, self.unlikely):
             for key in wrong:
                 told, relation = self.told(key, candidates)
@@ -560,6 +575,14 @@ class Search:
         _events, (others, _record) = self.draws
         is_constant = is_flat(value) or torch.equal(value, others[key])
         return is_constant or bool(torch.isin(as_vector(value), every).all())
+
+    def is_known(self, key):
+        """Has forward the same mask, index or factor?"""
+        value = self.events[key]
+        akin = [x for x in self.record.others if type(x) is type(value)]
+        if not torch.is_tensor(value):
+            return value in akin
+        return any(torch.equal(x, value) for x in akin if x.dtype == value.dtype)
 
     def before(self, key):
         """What was bound before this local."""
@@ -612,7 +635,9 @@ class Search:
 
     def next_sums(self, name):
         """What a local that sums uses, one after the other, may hold next."""
-        if last := self.sums.get(name):
+        last = self.sums.get(name)
+        bound = [b for b in self.chain.backward.bindings if b.name == name]
+        if last and (len(bound) > 1 or any(map(is_filled, bound))):
             n = len(self.record.locals[last.local].uses)
             for k in range(n):
                 if k not in last.uses and len(last.uses) + 1 < n:
@@ -677,9 +702,13 @@ class Search:
         over, or is a use, is what it is.
         """
         returned = key.name is None
+        later = itertools.dropwhile(lambda k: k != key, self.events)
+        filled = (k.binding for k in later if k.name == key.name)
+        is_begun = is_flat(self.events[key]) and any(map(is_filled, filled))
         given = any(alike(self.events[key], g) for g in self.record.grads)
         is_use = self.held[key] and self.held[key].uses is not None
-        return not (returned or given or is_use or key in self.right)
+        is_right = key in self.right
+        return not (returned or is_begun or given or is_use or is_right)
 
     def is_mate(self, name, target):
         bare = re.sub(r"^(grad|d|g)_?|_?(grad|bar)$", "", name, flags=re.I)
@@ -770,11 +799,16 @@ class Search:
             named = {j.binding for j in going}
             going += [j for j in self.suspects_of(k) if j.binding not in named]
         going = [k for k in self.events if k in going]
-        suspects = dict.fromkeys(map(self.here, going))
+        # A list as a whole.
+        whole = (k._replace(item=None) if is_filled(k.binding) else k for k in going)
+        suspects = dict.fromkeys(map(self.here, whole))
         suspects.pop(gaps["here"], None)  # in the run before
+        names = [code.fn.__name__ for code in self.chain.backward.codes[1:]]
+        for name in names_in(binding.node).intersection(names):
+            suspects[f"`{name}`"] = None
         # In a loop, what is right for its run may be wrong for the next; and what is
         # filled may be wrong in a part that another line has filled.
-        more_lines = self.turns(key) > 1 or is_filled(key)
+        more_lines = self.turns(key) > 1 or is_filled(binding)
         plain = GRADIENT if suspects or more_lines else OF_RIGHT
         text, more = relation or (VALUE if target.value else plain, {})
         known = {k.name: k for k in self.before(key) if k in self.right}
@@ -797,9 +831,8 @@ class Search:
         if name is None:
             x = self.chain.forward.argument(key.item or 0)
             return _(RETURNED, name=x, line=line)
-        if is_filled(key):  # and wrong as a whole
-            name = key.binding.name
-        elif (runs := self.turns(key)) > 1:
+        runs = self.turns(key)
+        if runs > 1 and not is_filled(key.binding):  # which is wrong as a whole
             return _(IN_A_RUN, name=name, line=line, run=key.turn + 1, runs=runs)
         return _(LOCAL, name=name, line=line)
 
@@ -829,11 +862,11 @@ class Search:
         return listed(dict.fromkeys(said), last=_(" and "))
 
 
-def is_filled(key):
+def is_filled(binding):
     """Does its line change what has this name, as a list, rather than bind it anew?"""
-    node = key.binding.node
-    target = getattr(node, "targets", [getattr(node, "target", None)])[0]
-    return isinstance(node, ast.Expr) or isinstance(target, ast.Subscript)
+    target = getattr(binding.node, "targets", [None])[0]
+    changes = isinstance(binding.node, (ast.Expr, ast.AugAssign))
+    return changes or isinstance(target, ast.Subscript)
 
 
 def outline(record):
