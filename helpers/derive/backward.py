@@ -53,7 +53,9 @@ class Backward:
     def call(self, step, name):
         """`name`, with a number if another step has it."""
         found, k = name, 2
-        while found in {"ctx", "torch", "F", "math", "need", *self.names.values()}:
+        taken = {"ctx", "torch", "F", "math", "need", *self.names.values()}
+        words = self.tape.words.difference(self.tape.code.co_varnames)  # globals
+        while found in taken | words:
             found, k = f"{name}{'_' * name[-1].isdigit()}{k}", k + 1
         self.names[step] = found
 

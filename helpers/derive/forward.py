@@ -57,6 +57,11 @@ class Forward(Backward):
             zeros = {a: f"torch.zeros_like({a})" for a in node.args[0]}
             parts = ", ".join((zeros | self.tangents)[a] for a in node.args[0])
             return [f"torch.{node.op}([{parts}], {options(node, dim=0)['dim']})"]
+        if node.op in ("index_add", "scatter_add"):
+            a, dim, index, source = node.args
+            zeros = {a: f"torch.zeros_like({a})", source: f"torch.zeros_like({source})"}
+            there, more = ((zeros | self.tangents)[x] for x in (a, source))
+            return [f"{there}.{node.op}({dim}, {index}, {more})"]
         if node.op in ("linear", "conv1d", "conv2d"):
             return self.affine(node)
         args = node.args[:1] if node.op in WHOLE else node.args

@@ -140,6 +140,8 @@ def gradients(node, g, tape):
         return reduction(node, g, tape)
     if node.op in OTHERS:
         return OTHERS[node.op](node, g, tape)
+    if node.op == "squeeze" and node.shape == node.args[0].shape:
+        raise Refused("`squeeze` of a size that is not 1")
     args, formulas = [*map(tape.text, node.args)], ELEMENTWISE.get(node.op)
     if formulas and (node.kwargs or len(args) != len(formulas)):
         raise Refused(f"`{node.op}` with options: write out what it computes")

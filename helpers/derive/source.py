@@ -1,12 +1,15 @@
 """The text of the Function: the forward as it stands, what it rests on, and the backward."""
 
 import ast
+import builtins
 import inspect
 import math
 import re
 import textwrap
 
-from .rules import Refused
+from torch.overrides import get_ignored_functions, resolve_name
+
+from .rules import KNOWN, Refused
 from .simple import broken
 
 
@@ -48,13 +51,51 @@ def definition(function):
     tree.returns, tree.decorator_list = None, []
     ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            raise Refused(f"line {node.lineno}: an import inside: write it above")
-        if isinstance(node, ast.While):
-            raise Refused(
-                f"line {node.lineno}: `while` may not end for other values: write `for`"
-            )
+        if why := unseen(node, function.__globals__):
+            raise Refused(f"line {node.lineno}: {why}")
     return tree, textwrap.dedent("\n".join(body)), above
+
+
+BUILTINS = set(
+    "abs all any bool dict divmod enumerate float int isinstance len list map max min "
+    "next pow print range reversed round set sorted sum tuple zip".split()
+)
+SEEN = {"finfo", "no_grad", "enable_grad"}  # of torch, besides what a mode is told
+
+
+def unseen(node, names):
+    """Why a trace would not see what this decides, in words, or None."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return "an import inside: write it above"
+    if isinstance(node, ast.While):
+        return "`while` may not end for other values: write `for`"
+    if isinstance(node, ast.Try):
+        return "`try` hides what fails for other values"
+    if isinstance(node, ast.Compare):
+        same = [op for op in node.ops if isinstance(op, (ast.Is, ast.IsNot))]
+        if same and not all(isinstance(c, ast.Constant) for c in node.comparators):
+            return "`is` of two values, which may be one elsewhere"
+        if any(getattr(n, "attr", "") == "device" for n in ast.walk(node)):
+            return "a condition on the device"
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        if isinstance(getattr(node.left, "value", None), str):
+            return "`%` of a string: write an f-string"
+    if isinstance(node, ast.Name) and node.id not in names:
+        value = getattr(builtins, node.id, None)
+        is_error = isinstance(value, type) and issubclass(value, BaseException)
+        if callable(value) and not is_error and node.id not in BUILTINS:
+            return f"`{node.id}`: not in the table"
+    if isinstance(node, ast.Call):
+        *_, first = (
+            n for n in ast.walk(node.func) if isinstance(n, (ast.Name, ast.Call))
+        )
+        module = getattr(names.get(getattr(first, "id", "")), "__name__", "")
+        last = getattr(node.func, "attr", "")
+        if module.split(".")[0] == "torch" and last and last not in KNOWN | SEEN:
+            called = eval(ast.unparse(node.func), names)
+            if called in get_ignored_functions() or not resolve_name(called):
+                return f"`{last}`: not in the table"
+    return None
 
 
 ALONE = bool, type(None)  # whose values are compared by `is`
@@ -239,7 +280,7 @@ class Pattern:
         self.others = []  # pairs of {size: another}, and the walks there
         sizes = dict.fromkeys(s for node in tape.inputs for s in node.shape if s > 1)
         # Without letters, all sizes are those of the example.
-        taken = tape.code.co_varnames + tape.code.co_names
+        taken = {*tape.code.co_varnames, *tape.words}
         letters = [x for x in "NDKMLHPQRSTUVWXYZ" if x not in taken]
         self.letters = {} if tape.exact else dict(zip(sizes, letters, strict=False))
 

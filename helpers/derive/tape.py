@@ -39,7 +39,6 @@ SPELLED |= {
 INSTEAD = {"max": ", but amax and maximum are", "min": ", but amin and minimum are"}
 MASKS = torch.bool, torch.uint8
 FACTORIES = set("arange eye full full_like linspace ones zeros".split())
-CUTS = ast.Slice, ast.Tuple
 IDS = re.compile(r"\b_\d+\b")
 NOTHING = [("add", [0]), ("mul", [1])]  # as in the first round of a loop
 ATTRIBUTES = {"dim", "dtype", "device", "ndim", "numel", "shape", "size"}
@@ -59,11 +58,15 @@ class Number(float):
     """A number made of sizes, with its text."""
 
 
-def number(value, source, of_trace=False):
-    """of_trace: whether it is a size that the trace alone knows, without a text."""
+def number(value, source, known_to_trace=False):
+    """known_to_trace: whether it is a size that the trace alone knows, without a text."""
     made = (Size if isinstance(value, int) else Number)(value)
-    made.text, made.of_trace = source, of_trace
+    made.text, made.of_trace = source, known_to_trace
     return made
+
+
+def of_trace(*numbers):
+    return any(getattr(one, "of_trace", False) for one in numbers)
 
 
 def items(values):
@@ -107,11 +110,10 @@ def _arithmetic(name, swap=False):
         a, b = (other, self) if swap else (self, other)
         value = getattr(operator, name)(plain(a), plain(b))
         source = f"({text(a)} {SIGNS[name]} {text(b)})"
-        of_trace = any(getattr(x, "of_trace", False) for x in (a, b))
         if not isinstance(value, bool):
             known = isinstance(value, int) and literal(a) and literal(b)
-            return number(value, repr(value) if known else source, of_trace)
-        if of_trace:
+            return number(value, repr(value) if known else source, of_trace(a, b))
+        if of_trace(a, b):
             _tapes[-1].leak(a, b)
         elif "_" in source:  # of a tensor's shape
             _tapes[-1].guards[source] = value
@@ -134,7 +136,9 @@ for _class, _base in ((Size, int), (Number, float)):
         setattr(_class, f"__r{_name}__", _arithmetic(_name, swap=True))
     for _name in "gt lt ge le eq ne".split():
         setattr(_class, f"__{_name}__", _arithmetic(_name))
-    _class.__neg__ = lambda self: number(-plain(self), f"(-{text(self)})")
+    _class.__neg__ = lambda self: number(
+        -plain(self), f"(-{text(self)})", of_trace(self)
+    )
     for _name in (set(dir(_base)) - set(dir(object))) | {
         "__hash__",
         "__str__",
@@ -155,6 +159,12 @@ class Shape(tuple):
     def __iter__(self):
         len(self)
         return super().__iter__()
+
+    def __add__(self, other):
+        return tuple(self) + tuple(other)
+
+    def __radd__(self, other):
+        return tuple(other) + tuple(self)
 
     def __getitem__(self, index):
         found = super().__getitem__(index)
@@ -186,14 +196,24 @@ class Node:
 class Numbered(ast.NodeTransformer):
     """Constants with their text: a plain float times a Size would be a plain float.
 
-    And what is taken from a list by a Size, which nothing else would tell.
+    And what is taken from a list by a Size is told.
     """
 
     def visit_Subscript(self, tree):  # noqa: N802
         tree = self.generic_visit(tree)
-        if isinstance(tree.ctx, ast.Load) and not isinstance(tree.slice, CUTS):
-            return ast.Call(ast.Name("_item", ast.Load()), [tree.value, tree.slice], [])
-        return tree
+        if not isinstance(tree.ctx, ast.Load):
+            return tree
+        given = [tree.value, self.index(tree.slice)]
+        return ast.Call(ast.Name("_item", ast.Load()), given, [])
+
+    def index(self, tree):
+        if isinstance(tree, ast.Tuple):
+            return ast.Tuple([*map(self.index, tree.elts)], ast.Load())
+        if not isinstance(tree, ast.Slice):
+            return tree
+        bounds = tree.lower, tree.upper, tree.step
+        given = [bound or ast.Constant(None) for bound in bounds]
+        return ast.Call(ast.Name("_slice", ast.Load()), given, [])
 
     def visit(self, tree):
         with contextlib.suppress(ValueError):
@@ -229,7 +249,7 @@ class Tape(TorchFunctionMode):
         self.inputs = [node for node in self.nodes if node.op == "input"]
         names = {**function.__globals__, "range": self.range}
         names["_constant"] = lambda value: number(value, repr(value))
-        names["_item"] = self.item
+        names |= {"_item": self.item, "_slice": slice}
         for name, value in function.__globals__.items():
             if type(value) in (int, float):
                 names[name] = number(value, name)
@@ -243,6 +263,7 @@ class Tape(TorchFunctionMode):
         try:
             exec(compile(ast.Module([tree], []), "<traced>", "exec"), names)
             run = names[tree.name]
+            self.words = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
             self.code = run.__code__
             sys.settrace(self.trace)
             with self:
@@ -280,11 +301,16 @@ class Tape(TorchFunctionMode):
 
     def leak(self, *numbers):
         self.leaks.update(known for known in map(text, numbers) if "_" in known)
-        self.of_trace |= any(getattr(x, "of_trace", False) for x in numbers)
+        self.of_trace |= of_trace(*numbers)
 
     def item(self, of, index):
-        if isinstance(of, (list, tuple, dict, str)) and not isinstance(of, Shape):
-            self.leak(index)
+        """A part of something, which nothing else would tell of a list."""
+        if isinstance(index, slice):
+            known = index.start, index.stop, index.step
+        else:
+            known = () if isinstance(of, Shape) else (index,)
+        if isinstance(of, (list, tuple, dict, str)):
+            self.leak(*known)
         return of[index]
 
     def range(self, *bounds):
@@ -340,7 +366,7 @@ class Tape(TorchFunctionMode):
             self.refuse(f"`{op}`: not in the table{INSTEAD.get(op, '')}")
         given, named = self.node(args), {k: self.node(v) for k, v in kwargs.items()}
         if op in ATTRIBUTES:
-            return self.attribute(op, *given)
+            return self.attribute(op, *given, *named.values())
         self.refuse_shapes_of_data(op, given, named)
         value = func(*plain(args), **{k: plain(v) for k, v in kwargs.items()})
         named = {
@@ -389,18 +415,29 @@ class Tape(TorchFunctionMode):
             for one, dim in zip(index, dims, strict=True):
                 if isinstance(one, slice):
                     bounds += [(one.start, dim), (one.stop, dim)]
+                    self.guard_value(one.step)
         elif op == "split":
             known = dict(zip(("split_size", "dim"), given[1:], strict=False)) | named
             bounds = [(known.get("split_size"), known.get("dim", 0))]
         sources = {str(n): n.source for n in self.nodes if n.op == "number"}
         for bound, dim in bounds:
-            if not isinstance(bound, int) or abs(plain(bound)) < 2:
+            if not isinstance(bound, int):
+                continue
+            if abs(plain(bound)) < 2:
+                self.guard_value(bound)
                 continue
             size, much = self.size(given[0], dim), abs(plain(bound))
             source = text(bound) if plain(bound) > 0 else f"(-{text(bound)})"
             source = source if "_" in source else repr(much)
             if "_" in size and size not in (sources.get(source) or source):
                 self.guards[f"({source} < {size})"] = much < given[0].shape[dim]
+
+    def guard_value(self, bound):
+        """Of a bound or a step that another size may change, as in x[n // 2000 :]."""
+        known = text(bound)
+        sources = {str(n): n.source for n in self.nodes if n.op == "number"}
+        if "_" in known and re.search("//|%", sources.get(known) or known):
+            self.guards[f"({known} == {plain(bound)})"] = True
 
     def spelled(self, home, name, op, given, named):
         """The text of a step, as the forward calls it."""
@@ -487,6 +524,7 @@ class Math:
             if isinstance(made, bool):
                 _tapes[-1].leak(*numbers)
                 return made
-            return number(made, f"math.{name}({', '.join(map(text, numbers))})")
+            texts = ", ".join(map(text, numbers))
+            return number(made, f"math.{name}({texts})", of_trace(*numbers))
 
         return call

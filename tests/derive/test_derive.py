@@ -498,6 +498,26 @@ def of_rest(x):
     return x * 2 if len(leading) < 4 else x * 3
 
 
+def by_keyword(x):
+    return x * 2 if x.size(dim=1) == 20 else x * 3
+
+
+def far_root(x):
+    return x * 2 if math.sqrt(x.reshape(-1).shape[0]) > 80 else x * 3
+
+
+def from_a_slice(x):
+    return x * ([2.0] * 16 + [3.0] * 16)[x.shape[1] :][0]
+
+
+def of_longer(x):
+    return x * 2 if len(x.shape + (1,)) < 6 else x * 3  # noqa: RUF005
+
+
+def far_bound(x):
+    return x[:, x.shape[1] // 2000 :].square().mean(1)
+
+
 FIVE_RANKS = (torch.ones(2, 2, 2, 4, 6),)
 
 
@@ -509,6 +529,11 @@ FIVE_RANKS = (torch.ones(2, 2, 2, 4, 6),)
         (large_as_a_whole, (), (torch.ones(900, 6),)),
         (wide_together, example((4, 5)), (torch.ones(4, 14), torch.ones(4, 15))),
         (from_a_list, (), (torch.ones(4, 20),)),
+        (by_keyword, (), (torch.ones(4, 20),)),
+        (far_root, (), (torch.ones(90, 90),)),
+        (from_a_slice, (), (torch.ones(4, 20),)),
+        (of_longer, (), FIVE_RANKS),
+        (far_bound, (), (torch.ones(4, 2500),)),
         (of_leading, (), FIVE_RANKS),
         (of_rest, (), FIVE_RANKS),
         (power, (), (torch.ones(4, 6), 0.0)),  # its slope would be nan
@@ -593,12 +618,30 @@ def series(x):
     return total
 
 
+exp_x, product = 2.0, 3.0  # as the backward would call what it computes
+
+
+def own_globals(x, y):
+    return (x.exp() * y * product).tanh() * exp_x
+
+
+def between(x, factor, w):
+    return x * x * factor * w
+
+
+def share_of_rows(x):
+    lengths = x.norm(dim=-1)
+    return lengths / lengths.sum(-1, keepdim=True)
+
+
 def segments(x, index, more):
     total = torch.zeros_like(more).index_add(0, index, x)
     return total * total.scatter_add(1, index[:, None].expand_as(x), x.sin())
 
 
 NO_MASK, SOME = torch.zeros(4, 6, dtype=torch.bool), torch.tensor([0, 2, 0, 1])
+ROWS = torch.ones(2, 3, 4, dtype=torch.float64)
+ROWS[0, 1] = 0
 BYTES, HALF = torch.full((4, 6), 200, dtype=torch.uint8), torch.arange(24).view(4, 6)
 AT_THE_BOUND = torch.tensor(
     [[1.1750202148948197], [0.2836830627319643]], dtype=torch.float64
@@ -613,6 +656,9 @@ AT_THE_BOUND = torch.tensor(
         (shared, [*example((6,), (4, 6)), 4.0], [*example((6,), (4, 6)), 5.0]),
         (norm_of_one, 2 * X, [ONES * (HALF > 5), ONES]),
         (series, X, [ONES]),
+        (own_globals, 2 * X, [ONES, ONES]),
+        (between, [*X, 2.0, *X], [ONES, 3.0, ONES]),
+        (share_of_rows, example((2, 3, 4)), [ROWS]),
         (segments, [*X, SOME, *X], [ONES.sin(), SOME, ONES]),
         (power, example((3, 4)), [60 * torch.ones(5).double(), 3.0]),
         (in_halves, example((3, 12)), example((5, 2))),
@@ -702,6 +748,38 @@ def swallows(x):
         return 2 * x
 
 
+def sorts(x):
+    return torch.sort(x)[0]
+
+
+def same(x):
+    return x * 2 if x is x.detach() else x * 3
+
+
+def counts_threads(x):
+    return x * torch.get_num_threads()
+
+
+def far_off(x):
+    return (x - 5).sqrt()
+
+
+def on_device(x):
+    return x * 2 if x.device.type == "cpu" else x * 3
+
+
+def in_digits(x):
+    return x * len(repr(x.shape[0]))
+
+
+def in_words(x):
+    return x * len("%d" % x.shape[0])  # noqa: UP031
+
+
+def squeezes(x):
+    return x.sum(1).squeeze(0).square()
+
+
 def of_dtype(x):
     return 2 * x if x.dtype == torch.float64 else 3 * x
 
@@ -765,7 +843,15 @@ def tiny(x):
         (force, "`F` is a name that derive uses"),
         (largest, "line [0-9]+: `max`: not in the table, but amax and maximum are"),
         (pairwise, "line [0-9]+: `pow` with a tensor"),
-        (swallows, "`sort`: not in the table"),
+        (swallows, "`try` hides what fails"),
+        (sorts, "`sort`: not in the table"),
+        (same, "`is` of two values"),
+        (counts_threads, "`get_num_threads`: not in the table"),
+        (far_off, "nowhere finite"),
+        (on_device, "a condition on the device"),
+        (in_digits, "`repr`: not in the table"),
+        (in_words, "`%` of a string"),
+        (squeezes, "`squeeze` of a size that is not 1"),
         (of_dtype, "float32"),
         (itself, "an output is an input"),
         (root_and_more, "at zeros, of output 1 alone, off by nan"),
