@@ -73,7 +73,8 @@ def unseen(node, names):
         return "`try` hides what fails for other values"
     if isinstance(node, ast.Compare):
         same = [op for op in node.ops if isinstance(op, (ast.Is, ast.IsNot))]
-        if same and not all(isinstance(c, ast.Constant) for c in node.comparators):
+        values = [getattr(c, "value", node) for c in node.comparators]
+        if same and not all(type(value) in ALONE for value in values):
             return "`is` of two values, which may be one elsewhere"
         if any(getattr(n, "attr", "") == "device" for n in ast.walk(node)):
             return "a condition on the device"
