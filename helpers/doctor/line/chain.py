@@ -703,8 +703,9 @@ class Search:
         """
         returned = key.name is None
         later = itertools.dropwhile(lambda k: k != key, self.events)
-        filled = (k.binding for k in later if k.name == key.name)
-        is_begun = is_flat(self.events[key]) and any(map(is_filled, filled))
+        filled = (k for k in later if k.name == key.name and is_filled(k.binding))
+        by_a_loop = any(self.turns(k) > 1 for k in filled)
+        is_begun = by_a_loop and is_flat(self.events[key])  # as by zeros_like
         given = any(alike(self.events[key], g) for g in self.record.grads)
         is_use = self.held[key] and self.held[key].uses is not None
         is_right = key in self.right
