@@ -78,23 +78,19 @@ def unseen(node, names):
             return "`is` of two values, which may be one elsewhere"
         if any(getattr(n, "attr", "") == "device" for n in ast.walk(node)):
             return "a condition on the device"
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-        if isinstance(getattr(node.left, "value", None), str):
-            return "`%` of a string: write an f-string"
     if isinstance(node, ast.Name) and node.id not in names:
         value = getattr(builtins, node.id, None)
         is_error = isinstance(value, type) and issubclass(value, BaseException)
         if callable(value) and not is_error and node.id not in BUILTINS:
             return f"`{node.id}`: not in the table"
     if isinstance(node, ast.Call):
-        *_, first = (
-            n for n in ast.walk(node.func) if isinstance(n, (ast.Name, ast.Call))
-        )
-        module = getattr(names.get(getattr(first, "id", "")), "__name__", "")
-        last = getattr(node.func, "attr", "")
-        if module.split(".")[0] == "torch" and last and last not in KNOWN | SEEN:
-            called = eval(ast.unparse(node.func), names)
-            if called in get_ignored_functions() or not resolve_name(called):
+        called = ast.unparse(node.func)  # torch.cuda.is_available
+        module = getattr(names.get(called.split(".")[0]), "__name__", "")
+        last = called.rpartition(".")[2]
+        is_plain = re.fullmatch(r"\w+(\.\w+)+", called)
+        if is_plain and module.startswith("torch") and last not in KNOWN | SEEN:
+            value = eval(called, names)
+            if value in get_ignored_functions() or not resolve_name(value):
                 return f"`{last}`: not in the table"
     return None
 

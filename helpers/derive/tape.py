@@ -415,29 +415,18 @@ class Tape(TorchFunctionMode):
             for one, dim in zip(index, dims, strict=True):
                 if isinstance(one, slice):
                     bounds += [(one.start, dim), (one.stop, dim)]
-                    self.guard_value(one.step)
         elif op == "split":
             known = dict(zip(("split_size", "dim"), given[1:], strict=False)) | named
             bounds = [(known.get("split_size"), known.get("dim", 0))]
         sources = {str(n): n.source for n in self.nodes if n.op == "number"}
         for bound, dim in bounds:
-            if not isinstance(bound, int):
-                continue
-            if abs(plain(bound)) < 2:
-                self.guard_value(bound)
+            if not isinstance(bound, int) or abs(plain(bound)) < 2:
                 continue
             size, much = self.size(given[0], dim), abs(plain(bound))
             source = text(bound) if plain(bound) > 0 else f"(-{text(bound)})"
             source = source if "_" in source else repr(much)
             if "_" in size and size not in (sources.get(source) or source):
                 self.guards[f"({source} < {size})"] = much < given[0].shape[dim]
-
-    def guard_value(self, bound):
-        """Of a bound or a step that another size may change, as in x[n // 2000 :]."""
-        known = text(bound)
-        sources = {str(n): n.source for n in self.nodes if n.op == "number"}
-        if "_" in known and re.search("//|%", sources.get(known) or known):
-            self.guards[f"({known} == {plain(bound)})"] = True
 
     def spelled(self, home, name, op, given, named):
         """The text of a step, as the forward calls it."""
