@@ -34,7 +34,7 @@ class Backward:
         for node in tape.nodes:
             if node.name:
                 self.call(str(node), node.name)
-        self.saved = [tape.locals.get(name) for name in save]
+        self.saved = [tape.variables.get(name) for name in save]
         self.given = {str(n) for n in tape.nodes if not n.source or n in self.saved}
         self.parts, self.grads = {}, []
         self.walk()

@@ -13,9 +13,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from .backward import Backward
 from .forward import Forward
+from .reader import read
 from .rules import Refused
 from .source import Pattern, definition, title_of, write
-from .tape import Tape
 
 
 def derive(function, *arguments, save=(), jvp=False):
@@ -37,8 +37,8 @@ def derive(function, *arguments, save=(), jvp=False):
     autograd does not. An output without a gradient, and a tangent that is missing, count as
     zeros, which make nan where a step is singular. `clamp` passes nan on, where autograd stops
     it. Sizes were tried up to 131, or to twice the largest number below 1,024 that the function
-    names. Sizes and numbers are followed through arithmetic, comparisons, indices and `math`,
-    but not through text, complex numbers and attributes such as `real`.
+    names. The function is read statement by statement: it may bind names, decide by `if`, loop
+    over at most eight items and call what is in the table; what else it does is refused.
     Raises Refused, a ValueError, with the reason, where no such text was found.
     """
     if not inspect.isfunction(function):
@@ -109,10 +109,6 @@ class Derivation:
                 f"save={save}: not all are variables of the function at its return"
             )
         self.pattern = Pattern(self.tape, constants)
-        for dtype in (*DTYPES, torch.float16):
-            moved = each(self.tensors, lambda t, dtype=dtype: t.to(dtype))
-            if self.same(moved) is False:
-                raise Refused(f"the steps are others in {dtype} than in float64")
         # A size beyond those that the function names, such as the 20 of x[:, :20].
         tree = definition(function)[0]
         named = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]
@@ -131,8 +127,8 @@ class Derivation:
         self.verify()
 
     def traced(self, tensors):
-        tape = Tape(self.function, {**tensors, **self.constants}, self.at_zero)
-        return self.walked(tape)
+        arguments = {**tensors, **self.constants}
+        return self.walked(read(self.function, arguments, self.at_zero))
 
     def walked(self, tape):
         return [Backward(tape, self.save)] + [
@@ -243,7 +239,7 @@ class Derivation:
         ways = torch.zeros_like, torch.ones_like, lambda t: 100 * t
         points = [self.tensors, *(each(self.tensors, way) for way in ways)]
         for name, node in self.tape.numbers.items():
-            if node in self.tape.leaks:  # as of int(p)
+            if str(node) in self.tape.pinned:
                 continue
             value = self.constants[name]
             self.pattern.free.add(name)

@@ -7,6 +7,7 @@ A formula may give less than the shape of the result, where it broadcasts, or mo
 that of the argument: `backward.py` expands and sums.
 """
 
+import math
 import re
 
 import torch
@@ -14,6 +15,13 @@ import torch
 
 class Refused(ValueError):  # noqa: N818 - not an error: an answer
     """Why no backward is written, in one sentence."""
+
+
+def shown(value):
+    """A Python value, as its source."""
+    infinite = isinstance(value, float) and not math.isfinite(value)
+    written = f'float("{value}")' if infinite else repr(value)
+    return "..." if value is ... else written
 
 
 def table(text):
@@ -200,7 +208,8 @@ def power(node, g, tape):
         tape.guards[f"({tape.text(b)} == 0)"] = tape.plain(b) == 0
     if plain == 0:
         return [(a, f"torch.zeros_like({a})")]
-    slope = {1: "1", 2: f"{a}"}.get(plain) or f"{a} ** {tape.text(b - 1)}"
+    less = plain - 1 if plain is not None else f"({tape.text(b)} - 1)"
+    slope = {1: "1", 2: f"{a}"}.get(plain) or f"{a} ** {less}"
     return [(a, f"{tape.text(b)} * {g} * {slope}")]
 
 

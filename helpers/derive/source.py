@@ -1,15 +1,11 @@
 """The text of the Function: the forward as it stands, what it rests on, and the backward."""
 
 import ast
-import builtins
 import inspect
-import math
 import re
 import textwrap
 
-from torch.overrides import get_ignored_functions, resolve_name
-
-from .rules import KNOWN, Refused
+from .rules import Refused, shown
 from .simple import broken
 
 
@@ -50,58 +46,10 @@ def definition(function):
         argument.annotation = None
     tree.returns, tree.decorator_list = None, []
     ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
-    for node in ast.walk(tree):
-        if why := unseen(node, function.__globals__):
-            raise Refused(f"line {node.lineno}: {why}")
     return tree, textwrap.dedent("\n".join(body)), above
 
 
-BUILTINS = set(
-    "abs all any bool dict divmod enumerate float int isinstance len list map max min "
-    "next pow print range reversed round set sorted sum tuple zip".split()
-)
-SEEN = {"finfo", "no_grad", "enable_grad"}  # of torch, besides what a mode is told
-
-
-def unseen(node, names):
-    """Why a trace would not see what this decides, in words, or None."""
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return "an import inside: write it above"
-    if isinstance(node, ast.While):
-        return "`while` may not end for other values: write `for`"
-    if isinstance(node, ast.Try):
-        return "`try` hides what fails for other values"
-    if isinstance(node, ast.Compare):
-        same = [op for op in node.ops if isinstance(op, (ast.Is, ast.IsNot))]
-        values = [getattr(c, "value", node) for c in node.comparators]
-        if same and not all(type(value) in ALONE for value in values):
-            return "`is` of two values, which may be one elsewhere"
-        if any(getattr(n, "attr", "") == "device" for n in ast.walk(node)):
-            return "a condition on the device"
-    if isinstance(node, ast.Name) and node.id not in names:
-        value = getattr(builtins, node.id, None)
-        is_error = isinstance(value, type) and issubclass(value, BaseException)
-        if callable(value) and not is_error and node.id not in BUILTINS:
-            return f"`{node.id}`: not in the table"
-    if isinstance(node, ast.Call):
-        called = ast.unparse(node.func)  # torch.cuda.is_available
-        module = getattr(names.get(called.split(".")[0]), "__name__", "")
-        last = called.rpartition(".")[2]
-        is_plain = re.fullmatch(r"\w+(\.\w+)+", called)
-        if is_plain and module.startswith("torch") and last not in KNOWN | SEEN:
-            value = eval(called, names)
-            if value in get_ignored_functions() or not resolve_name(value):
-                return f"`{last}`: not in the table"
-    return None
-
-
 ALONE = bool, type(None)  # whose values are compared by `is`
-
-
-def shown(value):
-    """A Python value, as its source."""
-    infinite = isinstance(value, float) and not math.isfinite(value)
-    return f'float("{value}")' if infinite else repr(value)
 
 
 def title_of(function):

@@ -123,7 +123,7 @@ def many(x):
 
 @shapes((4, 6), texts=[" * (torch.sin(x) + torch.sin(2 * x)) * "])
 def hidden_calls(x):
-    return sum(torch.sin(k * x) for k in (1, 2)) * list(map(torch.exp, [x]))[0]
+    return sum(torch.sin(k * x) for k in (1, 2)) * torch.exp(x)
 
 
 @shapes(
@@ -409,6 +409,22 @@ def counted(x):
     return x * 2 if int(x.shape[0]).bit_length() < 4 else x * 3
 
 
+def capped(x):
+    return x[torch.arange(min(x.shape[0], 1600))].mean(0) * x.sum()
+
+
+def rounded(x, share):
+    return x.square() * round(share)
+
+
+def of_dtype(x):
+    return 2 * x if x.dtype == torch.float64 else 3 * x
+
+
+def in_a_word(x):
+    return 2 * x if "%d" % x.shape[1] == "20" else 3 * x  # noqa: UP031
+
+
 def of_six(x):
     return x.unflatten(1, (2, 3)).sum(1) ** 2
 
@@ -533,7 +549,10 @@ FIVE_RANKS = (torch.ones(2, 2, 2, 4, 6),)
         (of_rest, (), FIVE_RANKS),
         (power, (), (torch.ones(4, 6), 0.0)),  # its slope would be nan
         (picked, (LABELS,), (torch.ones(0, 6), LABELS[:0])),
-        (counted, (), (torch.ones(3, 6),)),
+        (capped, (), (torch.ones(1700, 6),)),
+        (rounded, (0.5,), (torch.ones(4, 6), 0.6)),
+        (of_dtype, (), (torch.ones(4, 6),)),
+        (in_a_word, (), (torch.ones(4, 20),)),
         (of_six, (), (torch.ones(6, 4),)),
         (truthy, (), (torch.ones(4, 6), 3.0)),
         (first_twenty, (), (torch.ones(4, 30),)),
@@ -775,8 +794,25 @@ def squeezes(x):
     return x.sum(1).squeeze(0).square()
 
 
-def of_dtype(x):
-    return 2 * x if x.dtype == torch.float64 else 3 * x
+def quietly(x):
+    with torch.no_grad():
+        scale = x.amax()
+    return x / scale
+
+
+def in_a_part(x):
+    parts = [x, x]
+    parts[0] = x.sin()
+    return parts[0] * parts[1]
+
+
+def by_a_rule(x):
+    rule = lambda t: t.sin()  # noqa: E731
+    return rule(x)
+
+
+def of_a_number(x):
+    return x[: torch.ones((), dtype=torch.long)].exp()
 
 
 def constant(x):
@@ -827,27 +863,31 @@ def tiny(x):
         (of_pairs, "`where` of one argument"),
         (up_to_a_number, "`arange` reads a tensor's number"),
         (spectral, "`norm`: not in the table"),
-        (imports, "an import inside"),
+        (imports, "`from`: not in the table, write it above"),
         (approximate, "`gelu` with options: write out"),
         (sloped, "`elu` with options: write out"),
         (reads, "`float`: not in the table"),
         (closes_over, "`TENSOR` is a global"),
         (changes, "in place"),
         (repeats, "8 rounds"),
-        (waits, "`while` may not end"),
+        (waits, "`while`: not in the table, for is"),
         (force, "`F` is a name that derive uses"),
         (largest, "line [0-9]+: `max`: not in the table, but amax and maximum are"),
         (pairwise, "line [0-9]+: `pow` with a tensor"),
-        (swallows, "`try` hides what fails"),
+        (swallows, "`try`: not in the table"),
         (sorts, "`sort`: not in the table"),
         (same, "`is` of two values"),
         (counts_threads, "`get_num_threads`: not in the table"),
         (far_off, "nowhere finite"),
-        (on_device, "a condition on the device"),
+        (on_device, "`type`: not in the table"),
         (in_digits, "`repr`: not in the table"),
         (after_softmax, "`topk`: not in the table"),
         (squeezes, "`squeeze` of a size that is not 1"),
-        (of_dtype, "float32"),
+        (counted, "`bit_length`: not in the table"),
+        (quietly, "for no_grad write x.detach"),
+        (in_a_part, "`parts.0. =` changes it in place"),
+        (by_a_rule, "`lambda`: not in the table"),
+        (of_a_number, "a slice that ends at a tensor's number"),
         (itself, "an output is an input"),
         (root_and_more, "at zeros, of output 1 alone, off by nan"),
         (constant, "output 1 depends on no input"),
