@@ -21,6 +21,9 @@ from urllib.parse import quote
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from docutils import nodes
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
 from sphinx import locale
 from sphinx.util import logging
 
@@ -93,14 +96,10 @@ CHINESE = {  # the words of Sphinx and the theme, which know one language for al
     "Color mode": "颜色模式",
     "Contents": "本页内容",
     "Dark": "深色",
-    "Download source file": "下载 notebook",
-    "Download this page": "下载本页",
-    "Fullscreen mode": "全屏",
     "Index": "索引",
     "Light": "浅色",
     "Link to this heading": "本节的链接",
     "On this page": "本页内容",
-    "Print to PDF": "打印成 PDF",
     "Search": "搜索",
     "Site navigation": "各章",
     "Skip to main content": "跳到正文",
@@ -134,9 +133,12 @@ html_context = {
     "default_mode": "auto"
 }  # or the theme complains in the console of each page
 html_theme_options = {
+    "article_header_start": ["toggle-primary-sidebar.html", "names.html"],
     "footer_content_items": "",
     "navbar_persistent": [],  # or hidden twins of the buttons are wired instead of these
     "show_prev_next": False,  # a notebook ends with links to its neighbours
+    "use_download_button": False,  # the bar leads to the notebook
+    "use_fullscreen_button": False,
 }
 copybutton_selector = "div.highlight:not(.cell_output *, .attempt *) pre"
 html_title = project
@@ -325,7 +327,8 @@ def on_doctree(app, doctree, document):
         path = path.rstrip("/")
         if (ROOT / path).is_dir() and path in map(str, FOLDERS):
             path += ".zip"
-        if path.endswith((".py", ".zip")):
+        path += ".html" * path.endswith(".py")
+        if path.endswith((".py.html", ".zip")):
             link["refuri"] = f"{'../' * document.count('/')}_static/course/{path}"
         else:
             link.replace_self(link.children)
@@ -385,6 +388,10 @@ def on_page(app, document, template, context, doctree):
         context |= {"base": html_baseurl}
         return
     other = app.builder.get_relative_uri(document, twin(document))
+    if doctree is not None:
+        up = "../" * document.count("/")
+        names = front.bar(app.builder, folder, [*chapters(folder)])
+        context["leads_to"] = [(name, up + page) for name, page in names]
     if template == "front.html":
         shown = front.context(app.builder, folder, README[folder], [*chapters(folder)])
         context |= shown | {
@@ -515,11 +522,21 @@ def write_dark_sheet(out):
     (out / "_static" / "dark.css").write_text("\n".join(rules), encoding="utf-8")
 
 
+def as_page(path):
+    """A file of Python to read, with a link to the file itself."""
+    page = HtmlFormatter(full=True, title=path.name, encoding=None)
+    page = highlight(path.read_text(encoding="utf-8"), PythonLexer(), page)
+    title = f"<h2>{path.name}</h2>"
+    return page.replace(
+        title, f'<h2><a href="{path.name}" download>{path.name}</a></h2>'
+    )
+
+
 def write_the_course(out):
     """All files of the course, for a reader of pages that know no repository.
 
-    They come as an archive; those of Python also one by one, and what is copied as a
-    folder.
+    They come as an archive; those of Python also one by one, to read and to copy, and
+    what is copied as a folder.
     """
     folders = ("helpers", "notebooks", "site", "tests", "tools", "zh")
     files = [path for path in ROOT.iterdir() if path.is_file()]
@@ -532,6 +549,7 @@ def write_the_course(out):
             copy = out / "course" / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(path.read_bytes())
+            copy.with_suffix(".py.html").write_text(as_page(path), encoding="utf-8")
     inside = {"course": {path: "course" / name for name, path in files.items()}}
     for folder in FOLDERS:
         inside[f"course/{folder}"] = {

@@ -49,26 +49,29 @@ KERNELS = [  # chapters, and the headings of the sections that hold a kernel, by
     ("09", "a-name-and-a-promise-custom-op"),
     ("16", "an-empty-folder-start-from-the-template"),
 ]
+INDEXES = [("19", "w02"), ("19", "w01")]  # of errors and of tasks
 MESSAGE = "Trying to backward through the graph a second time"  # to try the search with
 WORDS = {
     "notebooks": {
         "claim": "Write the gradient that PyTorch lacks, gets wrong, or makes too costly",
-        "holds": "For people who train with PyTorch: a course in JupyterLab, which needs no GPU, "
-        "and tested code to copy.",
+        "holds": "For people who train with PyTorch: a course in JupyterLab, no GPU needed, and "
+        "tested code to copy.",
         "ask": "Where does autograd stop?",
         "of_what": "The slope of log(1 + exp(x)) in float32, by autograd and by hand.",
         "slide": " Slide x.",
-        "names": {"value": "log(1 + exp(x))", "theirs": "its slope, by autograd",
+        "names": {"value": "log(1 + exp(x)), as written", "theirs": "its slope, by autograd",
                   "ours": "its slope, by the course's backward"},
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends at 88.7, ours goes "
         "on at 1",
         "write": "Repair the last line.",
-        "on_paper": "It is right on paper, and nan at x = 100.",
+        "on_paper": "As you found it, it is right on paper, and nan at x = 100.",
+        "reset": "Reset",
         "overflow": "Right up to x = {last}. Above, a step of your line is inf in float32, and "
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
         "next": "Next: repair a gate. The doctor says what it lacks.",
-        "change": "Repair `d_gate`. A common mistake comes with the doctor's report.",
+        "change": "Repair `d_gate`, or break it otherwise: beside a common mistake stands what the "
+        "doctor says of it.",
         "repair": "What it proposes",
         "then_05": "Next: a backward whose second derivative is silently wrong, chapter 05.",
         "yours": "your line, with grad_output = 1",
@@ -77,7 +80,7 @@ WORDS = {
         "narrow": "Right at the inputs that were tried in float64. In float32, it is {value} at "
         "x = {x}.",
         "single": "Right in float32, to its rounding. In float64, {said}",
-        "own": "PyTorch ships a softplus of its own, because of this.",
+        "own": "That is why PyTorch ships `F.softplus`.",
         "repaired": "Chapter 00 writes this one, and shows where autograd is wrong "
         "without a nan.",
         "proof": [("check", "A doctor says what is wrong with a gradient, often in which line."),
@@ -100,8 +103,8 @@ WORDS = {
         "bar": ["Chapters", "Errors", "Tasks", "Install"],
         "needs": "needs",
         "minutes": "{} + {} min",
-        "clock": "20 + 5 min: to read + for the exercises.",
-        "parts": ["The API, and whether it is right", "Kernels, compilers, packages",
+        "clock": "20 + 5 min: reading + exercises.",
+        "parts": ["Write a gradient, and trust it", "Kernels, compilers, packages",
                   "Derivatives and their traps", "Memory, processes, bits, your own tensors",
                   "To look up: which way, and recipes"],
         "repository": "The repository",
@@ -109,7 +112,8 @@ WORDS = {
         "install_or_colab": "Install it, or open it in Colab",
         "files": "First the files, in a folder of your own:",
         "built": "First the files: unpack",
-        "then": "Then, in that folder, with Python 3.11 to 3.14. At most 2.9 GB are downloaded:",
+        "then": "Then, in that folder, with Python 3.11 to 3.14. On Linux, pip downloads 2.9 GB; "
+        "without a GPU, 0.7 GB will do, as the README says:",
         "colab": "Without installing: open chapter 00 in",
         "colab_first": "and run this in a cell of its own first:",
         "more": "All commands, what they download, and how to teach with the course: the README",
@@ -129,12 +133,13 @@ WORDS = {
         "ask": "autograd 到哪里就算不下去了？",
         "of_what": "log(1 + exp(x)) 在 float32 下的斜率：autograd 算的，和手写的。",
         "slide": "拖动 x 看看。",
-        "names": {"value": "log(1 + exp(x))", "theirs": "autograd 算出的斜率",
+        "names": {"value": "log(1 + exp(x))，照式子算", "theirs": "autograd 算出的斜率",
                   "ours": "课程的 backward 算出的斜率"},
         "drawn": "log(1 + exp(x)) 在 −20 到 120 之间的斜率：autograd 的曲线在 88.7 处中断，"
         "课程的 backward 则一直是 1",
         "write": "请改正最后一行。",
-        "on_paper": "它在数学上没有错，但在 x = 100 处算出来是 nan。",
+        "on_paper": "原来的这一行在数学上没有错，但在 x = 100 处算出来是 nan。",
+        "reset": "还原",
         "overflow": "到 x = {last} 为止都正确。再往上，你这一行里有一步在 float32 下溢出为 inf，"
         "梯度就成了 {value}。请换一种不会溢出的写法。",
         "check": "检查",
@@ -179,7 +184,8 @@ WORDS = {
         "install_or_colab": "安装，或在 Colab 里打开",
         "files": "先下载文件，放在你自己的文件夹里：",
         "built": "先下载并解压",
-        "then": "然后进入该文件夹，用 Python 3.11 至 3.14 执行，最多要下载 2.9 GB：",
+        "then": "然后进入该文件夹，用 Python 3.11 至 3.14 执行。在 Linux 上要下载 2.9 GB；"
+        "没有 GPU 时 0.7 GB 就够，做法见 README：",
         "colab": "不想安装：打开第 00 章的",
         "colab_first": "并先在一个单元格里运行：",
         "more": "全部命令、要下载多少、怎样用这门课程教学：见 README",
@@ -218,7 +224,8 @@ def _operations(table):
     for row in table.findall(nodes.row):
         for link in row[0].findall(nodes.reference):
             what = re.split("[;；]", _marked(row[1]))[0]
-            yield Path(link["refuri"]).stem, link["refuri"], what
+            file = link["refuri"]
+            yield Path(file).name.partition(".")[0], file, what
 
 
 def _of_readme(builder, readme):
@@ -314,6 +321,16 @@ def _addresses(builder, cards, sections):
         titles = builder.env.get_doctree(document).findall(nodes.title)
         found = (title for title in titles if title.astext() == heading)
         yield f"{page}#{_around(_first(found, heading, document))['ids'][0]}"
+
+
+def bar(builder, folder, chapters):
+    """(name, address) of what the bar of each page leads to."""
+    look_up = next(d for d, title in chapters if title.startswith("19"))
+    cards = {"19": {"page": f"{look_up}.html"}}
+    to = [*_addresses(builder, cards, INDEXES)]
+    front = f"{FRONT[folder]}.html"
+    pages = f"{front}#chapters", *to, f"{front}#install"
+    return zip(WORDS[folder]["bar"], pages, strict=True)
 
 
 def _function(builder):
@@ -422,7 +439,7 @@ def context(builder, folder, readme, chapters):
     cards, through = _chapters(readme, chapters)
     name, hours, numbers = through[0]
     look_up = next(d for d, title in chapters if title.startswith("19"))
-    sections = [("19", "w02"), ("19", "w01"), *KERNELS]
+    sections = [*INDEXES, *KERNELS]
     errors, tasks, *kernels = _addresses(builder, cards, sections)
     operations = len(of_readme["operations"])
     return (
@@ -451,9 +468,7 @@ def context(builder, folder, readme, chapters):
             "curves": curves(),
             "first": cards["00"]["page"],
             "all_rows": [*zip(words["all_rows"], [errors, tasks], strict=True)],
-            "bar": zip(
-                words["bar"], ["#chapters", errors, tasks, "#install"], strict=True
-            ),
+            "bar": [*bar(builder, folder, chapters)],
             "proof": [
                 (to, text.format(operations=operations)) for to, text in words["proof"]
             ],

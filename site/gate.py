@@ -65,7 +65,7 @@ SAID = {
         "right": "Right at the numbers that were tried.",
         "why": "See the doctor's report.",
         "other": "Only common lines have their report here. Lines 16 and 17 print it for any line.",
-        "examined": "The doctor examined",
+        "examined": "The doctor, at inputs of its own, on",
         "act": "`act` is a variable of `forward`, which has not saved it.",
     },
     "zh": {
@@ -73,7 +73,7 @@ SAID = {
         "right": "在试过的数上都正确。",
         "why": "请看梯度医生的报告。",
         "other": "这里只存有常见写法的报告。任何写法的报告，都可以用第 16、17 行打印。",
-        "examined": "梯度医生检查的是",
+        "examined": "梯度医生用自己的输入检查",
         "act": "`act` 是 `forward` 里的变量，没有保存下来。",
     },
 }

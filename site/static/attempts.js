@@ -178,6 +178,10 @@ const attempts = (() => {
       localStorage.setItem(key, field.value);
       answer();
     });
+    form.addEventListener("reset", () => { // the field has its first line again after this event
+      localStorage.removeItem(key);
+      setTimeout(() => { field.dispatchEvent(new Event("input")); answer(); });
+    });
     field.addEventListener("beforeinput", event => { // Enter, also of a phone's keyboard
       if (event.inputType !== "insertLineBreak") return;
       event.preventDefault();

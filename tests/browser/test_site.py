@@ -30,8 +30,6 @@ BUTTONS = {  # what is there after a press: a condition in the page
     "secondary-toggle": "document.querySelector('#pst-secondary-sidebar-modal').open",
     "search-button__button": "document.querySelector('#pst-search-dialog').open",
     "theme-switch-button": "document.querySelector('.theme-change-button').checkVisibility()",
-    "dropdown-toggle": "document.querySelector('.btn-download-source-button').checkVisibility()",
-    "btn-fullscreen-button": "document.fullscreenElement !== null",
     "copybtn": "document.querySelector('.copybtn.success') !== null",
 }
 

@@ -771,7 +771,7 @@ THROUGH = "all that is wrong goes through `d_y` (line"
     "partly-right gradient-wrong",
     labelled,
     THROUGH,
-    never=("`rows` (line",),
+    never=("`rows` (line", "`d_x` (line"),
     lines=True,
 )
 class EachHalf(Function):
@@ -790,15 +790,14 @@ class EachHalf(Function):
     @staticmethod
     def backward(ctx, g):
         x, w, label = ctx.saved_tensors
-        d_x = torch.zeros_like(x)
-        d_w = torch.zeros_like(w)
+        d_x, d_w = [], torch.zeros_like(w)
         for start in (0, 3):
             rows = slice(start, start + 3)
             y = x[rows] @ w.T
             d_y = g * y.softmax(-1)
-            d_x[rows] = d_y @ w
+            d_x.append(d_y @ w)
             d_w = d_w + d_y.T @ x[rows]
-        return d_x, d_w, None
+        return torch.cat(d_x), d_w, None
 
 
 # --- on a manifold ----------------------------------------------------------------------
@@ -2162,3 +2161,62 @@ slip(
     "mean-for-sum",
     line="`(grad_output * x).sum()` stood in place",
 )
+
+
+@case(
+    "partly-right",
+    f64((4,)),
+    first="wrong here, or in `e` (line",
+    never=("is the gradient of `total`",),
+)
+class Decayed(Function):
+    """`e` is right in the line that begins it, and the loop that fills it is wrong."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        inside = x.square().sin()
+        total = x.new_zeros(len(x) + 1)
+        for t in range(len(x)):
+            total[t + 1] = total[t].clone().cos() + inside[t]
+        return total[-1] * 1
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        total = x.new_zeros(len(x) + 1)
+        for t in range(len(x)):
+            total[t + 1] = total[t].cos() + x[t].square().sin()
+        e = torch.zeros_like(total)
+        e[-1] = g
+        for t in range(len(x) - 1, 0, -1):
+            e[t] = e[t] - e[t + 1] * total[t + 1].sin()
+        d_inside = 1 * e[1:]
+        return 2 * d_inside * x.square().cos() * x
+
+
+@case("gradient-wrong", f64((4, 3), (3, 3)), first="`mm` in run 1 of line")
+class ButTheFirst(Function):
+    """Backward's loop leaves out the first run of forward's."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        h, states = torch.zeros_like(x[:1]), []
+        for t in range(len(x)):
+            h = torch.tanh(x[t : t + 1] @ w + 0.5 * h)
+            states.append(h)
+        ctx.save_for_backward(x, w, torch.cat(states))
+        return h
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w, states = ctx.saved_tensors
+        d_h, d_x, d_w = g, torch.zeros_like(x), torch.zeros_like(w)
+        for t in range(len(x) - 1, 0, -1):
+            d_z = d_h * (1 - states[t : t + 1] ** 2)
+            d_w += x[t : t + 1].T @ d_z
+            d_x[t : t + 1] = d_z @ w.T
+            d_h = 0.5 * d_z
+        d_z = d_h * (1 - states[:1] ** 2)
+        d_x[:1] = d_z @ w.T
+        return d_x, d_w

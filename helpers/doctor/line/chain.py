@@ -32,7 +32,7 @@ from ..measure.gradient import are_right, nearly_equal, right_under
 from ..report import brief
 from ..words import N_, _, listed
 from .edits import WATCH, Code, parsed, rebuilt, watching
-from .goals import backward_of, codes_of, guard_of, stored_in
+from .goals import backward_of, bound_by, codes_of, guard_of
 
 PROOFS = 80  # interventions, at most
 PATHS = 200  # through forward, at most
@@ -64,6 +64,8 @@ WHOLE_LINE = N_("line {line}, `{text}`")
 OUTPUT = N_("the output itself")
 ARGUMENT = N_("an argument of `{function}`")
 IN_LINE = N_("`{operation}` in line {line}, `{text}`")
+ONE_OF_LINE = N_("one `{operation}` in line {line}, `{text}`")
+IN_RUN = N_("`{operation}` in run {run} of line {line}, `{text}`")
 RIGHT = N_("{here} is the gradient of `{other}`")
 
 
@@ -120,23 +122,6 @@ def watched(code, bindings, returns, arguments):
     if arguments:
         tree.body[:0] = [parsed(call(code.tree, None, x), tree) for x in code.arguments]
     return ast.fix_missing_locations(tree)
-
-
-def bound_by(node):
-    """The names of the locals that a line binds, or whose tensors it changes."""
-    if isinstance(node, ast.Expr):
-        call = node.value
-        if not isinstance(call, ast.Call):
-            return []
-        targets = [k.value for k in call.keywords if k.arg == "out"]
-        method = getattr(call.func, "attr", " ")
-        if method == "append" or method[-1] == "_":
-            targets.append(call.func.value)
-    else:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if node.value is None:
-            return []
-    return dict.fromkeys(stored_in(targets))
 
 
 class Method:
@@ -225,14 +210,14 @@ def copied(a):
 class Record:
     """What forward's own gradients are in one call, which is made again.
 
-    bindings: {node: the `Binding` that made it}; locals: a list of `Local`, its
-    arguments first; others: values of masks, indices and factors; gradients: of each
+    bindings, turns: {node: the `Binding` that made it, in which run}; locals: a list of
+    `Local`, its arguments first; others: values of masks, indices and factors; gradients: of each
     argument, or None; grads: what backward takes
     """
 
     def __init__(self, watched, grads, forward, ctx_too, arguments, random):
         self.bindings, found, last, constants = {}, [], {}, []
-        self.others = []
+        self.others, self.turns = [], {}
         self.grads = [*filter(torch.is_tensor, grads)]
 
         def seen(key, value):
@@ -241,6 +226,7 @@ class Record:
                 # The nodes that this line has made.
                 new = graph([value], self.bindings)
                 self.bindings |= dict.fromkeys(new, binding)
+                self.turns |= dict.fromkeys(new, key.turn)
                 edge = edge_of(value)
                 if is_kept(value) and name and last.get(name) != edge:
                     last[name] = edge
@@ -543,6 +529,10 @@ class Search:
                 self.right[key] = held
             elif not self.is_forwards(key):
                 wrong.append(key)
+        # What is filled later is right so far only if it is right then, too.
+        after = [(k, j) for k in self.right for j in self.filled_after(k)]
+        for key in {k for k, j in after if j not in self.right}:
+            del self.right[key]
         proven = names_in(*(key.binding.node for key in self.right))
         self.suspects = {
             k for k in wrong if k.name not in proven and not self.is_taken(k)
@@ -587,6 +577,13 @@ class Search:
     def before(self, key):
         """What was bound before this local."""
         return itertools.takewhile(lambda k: k != key, self.events)
+
+    def filled_after(self, key):
+        """What this local is when a line after this one has changed it."""
+        later = itertools.dropwhile(lambda k: k != key, self.events)
+        return [
+            k for k in later if k.name == key.name and is_filled(k.binding) and k != key
+        ]
 
     def suspects_of(self, key):
         """What may be wrong of that which goes into this local."""
@@ -702,9 +699,7 @@ class Search:
         over, or is a use, is what it is.
         """
         returned = key.name is None
-        later = itertools.dropwhile(lambda k: k != key, self.events)
-        filled = (k for k in later if k.name == key.name and is_filled(k.binding))
-        by_a_loop = any(self.turns(k) > 1 for k in filled)
+        by_a_loop = any(self.turns(k) > 1 for k in self.filled_after(key))
         is_begun = by_a_loop and is_flat(self.events[key])  # as by zeros_like
         given = any(alike(self.events[key], g) for g in self.record.grads)
         is_use = self.held[key] and self.held[key].uses is not None
@@ -855,7 +850,11 @@ class Search:
             for node in nodes if len(nodes) < len(there) else ():
                 operation = re.sub(r"Backward\d*$", "", node.name())
                 operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower()
-                said.append(_(IN_LINE, operation=operation, **gaps))
+                turns = [self.record.turns[n] for n in there if n.name() == node.name()]
+                run = self.record.turns[node] + 1
+                many = ONE_OF_LINE if turns.count(run - 1) > 1 else IN_RUN
+                one = many if len(turns) > 1 else IN_LINE
+                said.append(_(one, operation=operation, run=run, **gaps))
             if len(nodes) == len(there):
                 every = [b.node for b in self.chain.forward.bindings]
                 one = OF_FORWARD if every.count(binding.node) > 1 else WHOLE_LINE

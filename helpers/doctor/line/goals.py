@@ -16,7 +16,6 @@ from ..function.source import (
     UnsuitableError,
     closure,
     harmless,
-    names_in,
     nodes_of,
     place,
     root,
@@ -42,7 +41,7 @@ FEW = 4  # names that are told
 SIZES = re.compile(
     r"= [\w.]+\.(shape(\[.*\])?|(size|numel)\(.*\))$|^for .* in (reversed\()?range\("
 )
-ASSIGNMENTS = ast.Assign, ast.AugAssign, ast.For
+BINDING = ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For
 UNSURE, ODD = 40, 120  # edits of each kind that are run
 # Edits that are run when one has been found that mends not all that is wrong.
 FURTHER = 20
@@ -275,19 +274,18 @@ def common(subject, wrong):
         return None
     # What forward computes in the same words, what it has saved, and sizes are as they
     # should be.
-    known = {ast.unparse(n) for n in forward.nodes if isinstance(n, ast.stmt)}
-    lines = {}
+    known, lines = {*map(head_of, forward.nodes)}, {}
     for line in backward.nodes:
-        text = ast.unparse(line)
-        given = text in known or "ctx." in text or SIZES.search(text)
-        if isinstance(line, ASSIGNMENTS) and not given:
-            for name in stored_in(getattr(line, "targets", None) or [line.target]):
+        text = head_of(line)
+        is_right = text in known or "ctx." in text or SIZES.search(text)
+        if not is_right and names_read(line):  # more than numbers
+            for name in bound_by(line):
                 lines.setdefault(name, []).append(line)
 
     def through(node):
         found, new = {}, [node]
         while new:
-            names = names_in(new.pop()) & lines.keys() - found.keys()
+            names = names_read(new.pop()) & lines.keys() - found.keys()
             found |= dict.fromkeys(names)
             new += [line for name in names for line in lines[name]]
         return found.keys()
@@ -304,6 +302,38 @@ def common(subject, wrong):
         for name in sorted(first, key=first.get)
     ]
     return _("all that is wrong goes through {these}", these=listed(said))
+
+
+def head_of(node):
+    """A statement as text, a loop without what it repeats."""
+    if isinstance(node, ast.For):
+        return f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)}"
+    return ast.unparse(node) if isinstance(node, ast.stmt) else ""
+
+
+def names_read(node):
+    """The names that a statement reads, or an expression."""
+    if isinstance(node, ast.For):
+        node = node.iter
+    names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+    return {n.id for n in names if isinstance(n.ctx, ast.Load)}
+
+
+def bound_by(node):
+    """The names of the locals that a line binds, or whose tensors it changes."""
+    if isinstance(node, ast.Expr):
+        call = node.value
+        if not isinstance(call, ast.Call):
+            return []
+        targets = [k.value for k in call.keywords if k.arg == "out"]
+        method = getattr(call.func, "attr", " ")
+        if method == "append" or method[-1] == "_":
+            targets.append(call.func.value)
+    elif isinstance(node, BINDING) and getattr(node, "value", node) is not None:
+        targets = getattr(node, "targets", None) or [node.target]
+    else:
+        return []
+    return dict.fromkeys(stored_in(targets))
 
 
 def stored_in(targets):
