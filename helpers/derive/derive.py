@@ -16,6 +16,7 @@ from .forward import Forward
 from .reader import read
 from .rules import Refused
 from .source import Pattern, definition, title_of, write
+from .tape import SCOPE
 
 
 def derive(function, *arguments, save=(), jvp=False):
@@ -65,6 +66,8 @@ def derive(function, *arguments, save=(), jvp=False):
             raise Refused(
                 f"{name} must be a tensor or a Python value, got {type(value).__name__}"
             )
+        if hasattr(torch.autograd.Function, name):  # as ctx.to_save
+            raise Refused(f"`{name}` is a name that PyTorch uses: choose another")
     if torch.is_autocast_enabled("cpu"):
         raise Refused("under autocast: derive outside of it")
     threads = torch.get_num_threads()
@@ -177,7 +180,15 @@ class Derivation:
             told = self.told(self.traced(tensors))
         except Exception:  # Refused, or of PyTorch, at what a rule makes
             return False
-        return None if told[1] != self.base[1] else told == self.base
+        if told[1] == self.base[1]:
+            return told == self.base
+        # Other guards are no answer, unless one of the example's fails there.
+        names = self.tape.globals | SCOPE | tensors | self.constants
+        try:
+            refused = any(eval(test, names) for test in self.tape.refusals())
+        except IndexError:  # of another rank
+            refused = True
+        return None if refused else False
 
     def generalize(self):
         """Sizes and ranks with the same steps; what holds between sizes goes to the pattern."""

@@ -36,6 +36,7 @@ OPERATORS = {
 }
 OF_NUMBERS = abs, bool, float, int, round
 UNARY = {ast.USub: "neg", ast.Invert: "invert"}
+ZERO = constant(0)
 SEQUENCES = tuple, list, Shape
 
 
@@ -171,7 +172,7 @@ class Reader:
             self.tape.refuse("a condition on a tensor's numbers")
         if isinstance(value, SEQUENCES):
             return bool(self.items(value))
-        if literal(value):
+        if literal(value) and not value.unwritten:
             return bool(value.value)
         return self.tape.known(value.value != 0, f"({value.text} != 0)", value).value
 
@@ -266,7 +267,8 @@ class Reader:
         if any(is_list) and isinstance(op, ast.Mult):
             self.tape.pin(a if is_list[1] else b)
             return a * plain(b) if is_list[0] else plain(a) * b
-        written = f"({text(a)} {sign} {text(b)})"
+        first = f"({text(a)})" if text(a)[0] == "-" else text(a)  # -1.5 ** 2
+        written = f"({first} {sign} {text(b)})"
         return self.tape.known(function(plain(a), plain(b)), written, a, b)
 
     def visit_compare(self, tree):
@@ -373,10 +375,13 @@ class Reader:
     def call_len(self, of):
         if isinstance(of, Shape):
             return self.tape.attribute(of.node, "ndim")
-        return constant(len(self.items(of)))
+        if isinstance(of, Node):
+            return self.tape.attribute(of, "size", constant(0))
+        if any(isinstance(one, Node) and one.op == "piece" for one in self.items(of)):
+            self.tape.exact = True  # how many there are goes by a size
+        return constant(len(of))
 
-    def call_sum(self, values):
-        total = constant(0)
+    def call_sum(self, values, total=ZERO):
         for value in self.items(values):
             total = self.binary(ast.Add(), total, value)
         return total
@@ -384,8 +389,9 @@ class Reader:
     def call_zip(self, *several):
         return list(zip(*map(self.items, several), strict=False))
 
-    def call_enumerate(self, values):
-        return [(constant(k), value) for k, value in enumerate(self.items(values))]
+    def call_enumerate(self, values, start=ZERO):
+        pairs = enumerate(self.items(values), plain(start))
+        return [(constant(k), value) for k, value in pairs]
 
     def call_reversed(self, values):
         return self.items(values)[::-1]

@@ -115,7 +115,7 @@ WHOLE = table("""
 # Without a gradient. What draws random numbers, or reads a tensor's numbers, is nowhere.
 CONSTANT = set(
     "arange detach eq eye full full_like ge gt le linspace logical_and logical_not "
-    "logical_or lt ne ones ones_like zeros zeros_like and or xor invert".split()
+    "logical_or lt ne ones ones_like to zeros zeros_like and or xor invert".split()
 )
 
 OTHERS = {}

@@ -284,11 +284,7 @@ class Pattern:
                 bad.append(
                     f"{small} in {letter}" if is_lead else f"{letter} == {small}"
                 )
-        for guard, held in self.tape.guards.items():
-            for node in reversed(self.tape.nodes):
-                known = f"({node.source})" if node.source else node.name
-                guard = re.sub(rf"\b{node}\b", known.removeprefix("ctx."), guard)
-            bad.append(ast.unparse(ast.parse(f"not {guard}" if held else guard)))
+        bad += self.tape.refusals()
         if ranks:
             words = " or ".join(ranks)
             out[:0] = [

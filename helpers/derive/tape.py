@@ -193,6 +193,14 @@ class Tape:
                 )
             storages.add(storage)
 
+    def refusals(self):
+        """Of each guard, when it does not hold, as a text of the arguments."""
+        for guard, held in self.guards.items():
+            for node in reversed(self.nodes):
+                known = f"({node.source})" if node.source else node.name
+                guard = re.sub(rf"\b{node}\b", known.removeprefix("ctx."), guard)
+            yield ast.unparse(ast.parse(f"not {guard}" if held else guard))
+
     def refuse(self, why):
         raise Refused(f"line {self.line}: {why}")
 
@@ -202,6 +210,8 @@ class Tape:
     def pin(self, *values):
         """What the text does not follow holds for these numbers alone."""
         self.pinned |= {known.text for known in flat(values)}
+        if any(".dtype" in known.text for known in flat(values)):
+            self.refuse("a number of the dtype that is rounded")
         self.exact |= any(known.unwritten for known in flat(values))
 
     def known(self, value, written, *of):
@@ -230,12 +240,14 @@ class Tape:
         """The result of one call, by the name that PyTorch gives what is called."""
         home, _, name = called.rpartition(".")
         op = name.strip("_").replace("truediv", "div")
-        if name.endswith("_") and name[0] != "_":
+        in_place = "out" in named or plain(named.get("inplace", False))
+        in_place |= home.endswith("functional") and any(plain(a) is True for a in given)
+        if in_place or name.endswith("_") and name[0] != "_":
             self.refuse(f"`{name}` changes a tensor in place")
         if op not in KNOWN or home == "torch.linalg":
             self.unknown(op)
         given, named = unwrapped(given), {k: unwrapped(v) for k, v in named.items()}
-        if "input" in named:
+        if "input" in named and "condition" not in named:
             given = named.pop("input"), *given
         self.refuse_shapes_of_data(op, given, named)
         value = function(*plain(given), **{k: plain(v) for k, v in named.items()})
@@ -282,10 +294,10 @@ class Tape:
         sources = {str(n): n.source for n in self.nodes if n.op == "number"}
         for bound, dim in bounds:
             number = plain(bound)
-            if not isinstance(number, int) or abs(number) < 2:
+            if not isinstance(number, int) or literal(bound) and abs(number) < 2:
                 continue
             size, much = self.size(given[0], dim), abs(number)
-            source = text(bound) if number > 0 else f"(-{text(bound)})"
+            source = text(bound) if number >= 0 else f"(-{text(bound)})"
             source = source if "_" in source else repr(much)
             if "_" in size and size not in (sources.get(source) or source):
                 self.guards[f"({source} < {size})"] = much < given[0].shape[dim]
@@ -313,8 +325,9 @@ class Tape:
         if name in ("dim", "ndim"):
             return Known(len(node.shape), f"{node}.dim()")
         if name == "numel":
-            counted = self.count(node)
-            return Known(math.prod(node.shape), counted, not IDS.search(counted))
+            sizes = [self.sized(node, k) for k in range(len(node.shape))]
+            unwritten = any(size.unwritten for size in sizes) and not self.donor(node)
+            return Known(math.prod(node.shape), f"({self.count(node)})", unwritten)
         return Shape(self, node)[rest[0]] if rest else Shape(self, node)
 
     # Sizes as text, of the inputs: no intermediate is computed for its shape alone.

@@ -425,6 +425,33 @@ def in_a_word(x):
     return 2 * x if "%d" % x.shape[1] == "20" else 3 * x  # noqa: UP031
 
 
+def a_share(x):
+    k = (x.shape[0] + 7) // 8
+    return x[:, :k].square().mean(1)
+
+
+def every_fourth(x):
+    part = x[:, ::4]
+    return part * 2 if part.numel() > 100 else part * 3
+
+
+def by_count(q, k):
+    scores = q @ k.mT
+    return scores * 2 if 4096 / scores.numel() >= 8 else scores * 3
+
+
+def above_a_power(x, bound=4.0):
+    return x * 2 if bound > 1.0 + (-0.5) ** 2 else x * 3
+
+
+def of_a_remainder(x):
+    return x * 2 if torch.cat([x, x], -1).shape[-1] % 64 else x * 3
+
+
+def in_pieces(x):
+    return x * 2 if len(x.split(10)) == 5 else x * 3
+
+
 def of_six(x):
     return x.unflatten(1, (2, 3)).sum(1) ** 2
 
@@ -550,6 +577,16 @@ FIVE_RANKS = (torch.ones(2, 2, 2, 4, 6),)
         (power, (), (torch.ones(4, 6), 0.0)),  # its slope would be nan
         (picked, (LABELS,), (torch.ones(0, 6), LABELS[:0])),
         (capped, (), (torch.ones(1700, 6),)),
+        (a_share, (), (torch.ones(20, 6),)),
+        (every_fourth, (), (torch.ones(30, 20),)),
+        (
+            by_count,
+            (torch.ones(5, 6).double(),),
+            (torch.ones(30, 6), torch.ones(50, 6)),
+        ),
+        (above_a_power, (), (torch.ones(4, 6), 1.0)),
+        (of_a_remainder, (), (torch.ones(4, 32),)),
+        (in_pieces, (), (torch.ones(50, 6),)),
         (rounded, (0.5,), (torch.ones(4, 6), 0.6)),
         (of_dtype, (), (torch.ones(4, 6),)),
         (in_a_word, (), (torch.ones(4, 20),)),
@@ -731,6 +768,22 @@ def changes(x):
     return y
 
 
+def writes_into(x):
+    mask = x > -1
+    torch.gt(x, -5, out=mask)
+    return x * mask
+
+
+def activates(x):
+    gate = x.detach() * 2
+    F.relu(gate, True)
+    return x * gate
+
+
+def keeps_more(x, to_save=2.0):
+    return x * to_save
+
+
 def repeats(x):
     for _ in range(100):
         x = torch.sin(x)
@@ -868,7 +921,10 @@ def tiny(x):
         (sloped, "`elu` with options: write out"),
         (reads, "`float`: not in the table"),
         (closes_over, "`TENSOR` is a global"),
-        (changes, "in place"),
+        (changes, "`y \\+= 1` changes a tensor in place"),
+        (writes_into, "`gt` changes a tensor in place"),
+        (activates, "`relu` changes a tensor in place"),
+        (keeps_more, "`to_save` is a name that PyTorch uses"),
         (repeats, "8 rounds"),
         (waits, "`while`: not in the table, for is"),
         (force, "`F` is a name that derive uses"),
