@@ -104,7 +104,7 @@ WORDS = {
         "needs": "needs",
         "minutes": "{} + {} min",
         "clock": "20 + 5 min: reading + exercises.",
-        "parts": ["Write a gradient, and trust it", "Kernels, compilers, packages",
+        "parts": ["Write a gradient and trust it", "Kernels, compilers, packages",
                   "Derivatives and their traps", "Memory, processes, bits, your own tensors",
                   "To look up: which way, and recipes"],
         "repository": "The repository",
