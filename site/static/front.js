@@ -36,7 +36,7 @@ const setUpSlope = front => {
     if (yours) write("yours", inFloat32(yours, [x])?.[0] ?? NaN);
     front.querySelector("#marker").setAttribute("transform", `translate(${x + 20} 0)`);
   };
-  slider.addEventListener("input", () => { slider.value = Math.round(10 * slider.value) / 10; show(); });
+  slider.addEventListener("input", show);
   const draw = (line, mark, said) => {
     const slopes = inFloat32(line, RANGE), halved = inFloat32(line, RANGE, 0.5);
     let path = "", pen = "M";
