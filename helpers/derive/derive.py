@@ -188,7 +188,7 @@ class Derivation:
         names = self.tape.globals | SCOPE | tensors | self.constants
         try:
             refused = any(eval(test, names) for test in self.tape.refusals())
-        except IndexError:  # of another rank
+        except Exception:  # as of another rank: the check raises it, too
             refused = True
         return None if refused else False
 

@@ -110,9 +110,10 @@ class Reader:
         before, more = self.visit(tree.target), self.visit(tree.value)
         if isinstance(before, Node):
             self.tape.refuse(f"`{ast.unparse(tree)}` changes a tensor in place")
-        if isinstance(before, list):
-            self.unknown(tree)
-        self.bind(tree.target, self.binary(tree.op, before, more))
+        if isinstance(before, list) and isinstance(tree.op, ast.Add):
+            before.extend(self.items(more))
+        else:
+            self.bind(tree.target, self.binary(tree.op, before, more))
 
     def visit_if(self, tree):
         return self.run(tree.body if self.truth(self.visit(tree.test)) else tree.orelse)
@@ -232,11 +233,12 @@ class Reader:
         return self.visit(tree.body if holds else tree.orelse)
 
     def visit_boolop(self, tree):
-        for part in tree.values:
+        *first, last = tree.values
+        for part in first:
             value = self.visit(part)
             if self.truth(value) == isinstance(tree.op, ast.Or):
-                break
-        return value
+                return value
+        return self.visit(last)
 
     def visit_unaryop(self, tree):
         value = self.visit(tree.operand)

@@ -33,7 +33,7 @@ SPELLED |= {
 INSTEAD = {
     "max": ", but amax and maximum are",
     "min": ", but amin and minimum are",
-    "while": ", for is: `while` may not end for other values",
+    "while": ", but for is",
     "with": ", for no_grad write x.detach()",
     "import": ", write it above",
     "from": ", write it above",
@@ -70,7 +70,9 @@ class Shape:
 
     def __init__(self, tape, node):
         self.tape, self.node = tape, node
-        self.text = f"({tape.sizes(node)},)".replace(".shape,)", ".shape)")
+        sizes = tuple(tape.sized(node, k) for k in range(len(node.shape)))
+        donor = tape.donor(node)
+        self.text = f"{donor}.shape" if donor else text(sizes)
 
     def elements(self):
         count = len(self.node.shape)

@@ -375,6 +375,10 @@ def test_the_front_page_is_alive(page, site, folder, name):
     assert page.locator("#yours").get_attribute("d").count("L") == 280
     page.reload()  # the browser keeps it
     expect(said).to_contain_text("✓")
+    page.locator(".slope [type=reset]").click()
+    expect(said).to_contain_text("x = 88.7")
+    page.reload()  # and has forgotten it
+    expect(said).to_contain_text("x = 88.7")
     assert page.locator("#rows li:visible").count() == 0
     for words, row in {
         f"Traceback … RuntimeError: {MESSAGE} by an inplace operation": "one of the var",
@@ -476,11 +480,11 @@ def test_a_prediction_is_made_on_a_page(page, site, folder):
     checks = page.locator("form.predict").nth(2)
     for guess in ("[True, true, False]", "T T F", "对 对 错"):
         checks.locator("input").fill(guess)
-        checks.locator("[type=submit]").click()
+        checks.locator("button").click()
         expect(checks.locator("output")).to_contain_text("✓")
     # What else is read: tests/lessons/test_prediction.py.
     checks.locator("input").fill("not True")
-    checks.locator("[type=submit]").click()
+    checks.locator("button").click()
     expect(checks.locator("output")).to_contain_text("○")
 
 

@@ -653,8 +653,7 @@ def sloped_by(x, slope=0.01):
 
 
 def shared(b, x, t=4.0):
-    if not 0 < t < 10:
-        raise ValueError("t")
+    assert 0 < t < 10
     return torch.tanh(x + b / t)
 
 
@@ -926,7 +925,7 @@ def tiny(x):
         (activates, "`relu` changes a tensor in place"),
         (keeps_more, "`to_save` is a name that PyTorch uses"),
         (repeats, "8 rounds"),
-        (waits, "`while`: not in the table, for is"),
+        (waits, "`while`: not in the table, but for is"),
         (force, "`F` is a name that derive uses"),
         (largest, "line [0-9]+: `max`: not in the table, but amax and maximum are"),
         (pairwise, "line [0-9]+: `pow` with a tensor"),

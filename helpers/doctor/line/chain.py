@@ -211,8 +211,8 @@ class Record:
     """What forward's own gradients are in one call, which is made again.
 
     bindings, turns: {node: the `Binding` that made it, in which run}; locals: a list of
-    `Local`, its arguments first; others: values of masks, indices and factors; gradients: of each
-    argument, or None; grads: what backward takes
+    `Local`, its arguments first; others: values of masks, indices and factors;
+    gradients: of each argument, or None; grads: what backward takes
     """
 
     def __init__(self, watched, grads, forward, ctx_too, arguments, random):
@@ -581,9 +581,8 @@ class Search:
     def filled_after(self, key):
         """What this local is when a line after this one has changed it."""
         later = itertools.dropwhile(lambda k: k != key, self.events)
-        return [
-            k for k in later if k.name == key.name and is_filled(k.binding) and k != key
-        ]
+        next(later, None)  # itself
+        return [k for k in later if k.name == key.name and is_filled(k.binding)]
 
     def suspects_of(self, key):
         """What may be wrong of that which goes into this local."""

@@ -41,7 +41,7 @@ FEW = 4  # names that are told
 SIZES = re.compile(
     r"= [\w.]+\.(shape(\[.*\])?|(size|numel)\(.*\))$|^for .* in (reversed\()?range\("
 )
-BINDING = ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For
+ASSIGNMENTS = ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For
 UNSURE, ODD = 40, 120  # edits of each kind that are run
 # Edits that are run when one has been found that mends not all that is wrong.
 FURTHER = 20
@@ -329,7 +329,7 @@ def bound_by(node):
         method = getattr(call.func, "attr", " ")
         if method == "append" or method[-1] == "_":
             targets.append(call.func.value)
-    elif isinstance(node, BINDING) and getattr(node, "value", node) is not None:
+    elif isinstance(node, ASSIGNMENTS) and getattr(node, "value", node) is not None:
         targets = getattr(node, "targets", None) or [node.target]
     else:
         return []
