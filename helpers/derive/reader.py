@@ -379,9 +379,7 @@ class Reader:
             return self.tape.attribute(of.node, "ndim")
         if isinstance(of, Node):
             return self.tape.attribute(of, "size", constant(0))
-        if any(isinstance(one, Node) and one.op == "piece" for one in self.items(of)):
-            self.tape.exact = True  # how many there are goes by a size
-        return constant(len(of))
+        return constant(len(self.items(of)))
 
     def call_sum(self, values, total=ZERO):
         for value in self.items(values):

@@ -123,7 +123,9 @@ def many(x):
 
 @shapes((4, 6), texts=[" * (torch.sin(x) + torch.sin(2 * x)) * "])
 def hidden_calls(x):
-    return sum(torch.sin(k * x) for k in (1, 2)) * torch.exp(x)
+    parts = []
+    parts += [torch.sin(k * x) for k in (1, 2)]
+    return sum(parts) * torch.exp(x)
 
 
 @shapes(
@@ -437,7 +439,8 @@ def every_fourth(x):
 
 def by_count(q, k):
     scores = q @ k.mT
-    return scores * 2 if 4096 / scores.numel() >= 8 else scores * 3
+    mean = scores.square().sum() / scores.numel()
+    return mean * 2 if 4096 / scores.numel() >= 8 else mean * 3
 
 
 def above_a_power(x, bound=4.0):
@@ -449,7 +452,19 @@ def of_a_remainder(x):
 
 
 def in_pieces(x):
-    return x * 2 if len(x.split(10)) == 5 else x * 3
+    return x * 2 if len(x.split(2)) == 30 else x * 3
+
+
+def by_chance(x, w):
+    part = x[:, ::4]
+    scaled = part * w.sum()
+    return scaled * 2 if part.shape[1] > 4 else scaled * 3
+
+
+def by_rounds(x):
+    for _ in range(x.shape[0] // 1500):
+        x = x.sin()
+    return x * 2
 
 
 def of_six(x):
@@ -586,7 +601,9 @@ FIVE_RANKS = (torch.ones(2, 2, 2, 4, 6),)
         ),
         (above_a_power, (), (torch.ones(4, 6), 1.0)),
         (of_a_remainder, (), (torch.ones(4, 32),)),
-        (in_pieces, (), (torch.ones(50, 6),)),
+        (in_pieces, (), (torch.ones(60, 6),)),
+        (by_chance, (torch.ones(2).double(),), (torch.ones(4, 40), torch.ones(2))),
+        (by_rounds, (), (torch.ones(1600, 6),)),
         (rounded, (0.5,), (torch.ones(4, 6), 0.6)),
         (of_dtype, (), (torch.ones(4, 6),)),
         (in_a_word, (), (torch.ones(4, 20),)),
@@ -863,6 +880,10 @@ def by_a_rule(x):
     return rule(x)
 
 
+def by_range_of_dtype(x):
+    return x.square() * round(4 - 1e5 / torch.finfo(x.dtype).max)
+
+
 def of_a_number(x):
     return x[: torch.ones((), dtype=torch.long)].exp()
 
@@ -942,6 +963,7 @@ def tiny(x):
         (quietly, "for no_grad write x.detach"),
         (in_a_part, "`parts.0. =` changes it in place"),
         (by_a_rule, "`lambda`: not in the table"),
+        (by_range_of_dtype, "a number of the dtype that is rounded"),
         (of_a_number, "a slice that ends at a tensor's number"),
         (itself, "an output is an input"),
         (root_and_more, "at zeros, of output 1 alone, off by nan"),
