@@ -524,12 +524,13 @@ def write_dark_sheet(out):
 
 def as_page(path):
     """A file of Python to read, with a link to the file itself."""
-    page = HtmlFormatter(full=True, title=path.name, encoding=None)
-    page = highlight(path.read_text(encoding="utf-8"), PythonLexer(), page)
-    title = f"<h2>{path.name}</h2>"
-    return page.replace(
-        title, f'<h2><a href="{path.name}" download>{path.name}</a></h2>'
+    page = HtmlFormatter(full=True, title=path.name, encoding="utf-8")
+    page = highlight(path.read_bytes(), PythonLexer(encoding="utf-8"), page)
+    title, link = (
+        f"<h2>{path.name}",
+        f'<h2><a href="{path.name}" download>↓ {path.name}</a>',
     )
+    return page.decode().replace(title, link)
 
 
 def write_the_course(out):

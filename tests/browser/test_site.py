@@ -246,6 +246,11 @@ def test_chapters_follow_each_other_and_are_downloaded_as_they_are(page, site, f
             assert text.count(f'href="{following.stem}.html"') > 1
 
 
+def test_a_file_of_python_is_a_page_to_read(page, site):
+    page.goto(f"{site}_static/course/helpers/ops/softplus.py.html")
+    expect(page.locator("pre")).to_contain_text("dL/dy · s(x)")
+
+
 def test_the_switch_leads_to_the_same_page(page, site):
     for name, other in {
         "index.html": "index.zh.html",
