@@ -143,12 +143,20 @@ html_theme_options = {
 copybutton_selector = "div.highlight:not(.cell_output *, .attempt *) pre"
 html_title = project
 html_favicon = "static/favicon.svg"
-HEADINGS = "@fontsource/source-serif-4/files/source-serif-4-latin-600-normal.woff2"
+LETTERS = [  # of text, of code, of headings: one look on each system
+    f"node_modules/@fontsource/{name}/files/{name}-latin-{weight}-normal.woff2"
+    for name, weight in (
+        ("source-sans-3", 400),
+        ("source-sans-3", 600),
+        ("source-code-pro", 400),
+        ("source-serif-4", 600),
+    )
+]
 html_static_path = [
     "static",
     "../.github/pictures",
     str(FONTS),
-    f"node_modules/{HEADINGS}",
+    *LETTERS,
 ]
 html_css_files = ["style.css"]
 html_js_files = [
@@ -175,6 +183,7 @@ LOG = logging.getLogger(__name__)
 EMPTY_HEAD = re.compile(r"<th([^>]*)>(?:<p></p>)?</th>")
 TABLE_OF_19 = re.compile(r'(<table class=")(.*?)(</table>)', re.DOTALL)
 PLAIN = re.compile(r'<span class="(?:[npw]|std std-ref)">([^<]*)</span>')
+PIECE = re.compile('<span class="pre">([^<]*)</span>')  # of one piece of code
 PART = re.compile(r"(?<=[^\W_][_/.=])(?=\w{3})")
 TO_A_CELL = re.compile(r"\]\((\d\d_\w+\.ipynb)#cell-id=([^)\s]+)\)")
 LINK = re.compile(r"(?s:```.*?```)|`[^`\n]*`|\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
@@ -383,6 +392,7 @@ def on_page(app, document, template, context, doctree):
         "readme_page": README[folder],
         "nothing_found": NOTHING[folder],
         "docstitle": course if "/" in document else "",
+        "letters": [Path(file).name for file in LETTERS],
     }
     if template == "elsewhere.html":
         context |= {"base": html_baseurl}
@@ -390,7 +400,7 @@ def on_page(app, document, template, context, doctree):
     other = app.builder.get_relative_uri(document, twin(document))
     if doctree is not None:
         up = "../" * document.count("/")
-        names = front.bar(app.builder, folder, [*chapters(folder)])
+        names = [*front.bar(app.builder, folder, [*chapters(folder)])]
         context["leads_to"] = [(name, up + page) for name, page in names]
     if template == "front.html":
         shown = front.context(app.builder, folder, README[folder], [*chapters(folder)])
@@ -430,6 +440,9 @@ def on_page(app, document, template, context, doctree):
         others.append(f'<a class="switch" href="{other}">{SWITCH[folder]}</a>')
         if document.endswith("19_which_way"):
             body = TABLE_OF_19.sub(fold_on_a_phone, body)
+            for name in (page.partition("#")[2] for _, page in names if "#" in page):
+                heading = rf'(?s)(<section id="{re.escape(name)}">.*?</h2>)'
+                body = re.sub(heading, rf"\1{front.look_up(folder)}", body, count=1)
         body = body.replace(
             "</h1>", f'</h1>\n<details class="how-to-run">{line}</details>', 1
         )
@@ -453,8 +466,7 @@ def on_page(app, document, template, context, doctree):
     body = SET_UP.sub(lambda found: found[1] + next(names) + found[2], body)
     body = EMPTY_HEAD.sub(r"<td\1></td>", body)
     body = PLAIN.sub(r"\1", body)  # in the colour of the text
-    words = '</span> <span class="pre">'  # of one piece of code: one span will do
-    body = body.replace(words, " ")
+    body = PIECE.sub(r"\1", body)
     unhelpful = ' aria-label="Toggle hidden content"'  # is read out instead of "Show the output"
     body = body.replace(unhelpful, "")
     context["body"] = body

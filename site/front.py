@@ -108,6 +108,7 @@ WORDS = {
                   "Derivatives and their traps", "Memory, processes, bits, your own tensors",
                   "To look up: which way, and recipes"],
         "repository": "The repository",
+        "report": "Report a mistake",
         "install": "Install it",
         "install_or_colab": "Install it, or open it in Colab",
         "files": "First the files, in a folder of your own:",
@@ -180,6 +181,7 @@ WORDS = {
                   "各种导数和它们的陷阱", "内存、分布式、低精度、张量子类",
                   "速查：该用哪种写法，以及代码配方"],
         "repository": "代码仓库",
+        "report": "报告错误",
         "install": "安装",
         "install_or_colab": "安装，或在 Colab 里打开",
         "files": "先下载文件，放在你自己的文件夹里：",
@@ -331,6 +333,16 @@ def bar(builder, folder, chapters):
     front = f"{FRONT[folder]}.html"
     pages = f"{front}#chapters", *to, f"{front}#install"
     return zip(WORDS[folder]["bar"], pages, strict=True)
+
+
+def look_up(folder):
+    """A field, as HTML, whose words the front page looks up."""
+    words = WORDS[folder]
+    return (
+        f'<form class="look-up" action="../{FRONT[folder]}.html">'
+        f'<input name="q" type="search" aria-label="{words["look_up"]}" '
+        f'placeholder="{words["look_up"]}" required></form>'
+    )
 
 
 def _function(builder):
