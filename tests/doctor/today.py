@@ -1529,8 +1529,7 @@ class Chebyshev(Function):
 @case(
     "partly-right",
     f64((4,), (4,)),
-    never=("look at this line itself",),
-    first="first wrong: `d_x` (line",
+    first="wrong here, or in `d_x` (line",
 )
 class Interleaved(Function):
     """One of two lines that fill is wrong, and the last is right."""
@@ -1715,7 +1714,7 @@ class SavedUnnamed(Function):
         return g * rows.exp() * (cos * x2 + 2 * x2.sqrt() * rows.sign())
 
 
-@case("factor-missing", f64((3, 4), (4,)), line="`gz.mul(w)` stood in place")
+@case("factor-wrong", f64((3, 4), (4,)), line="`gz.mul(w)` stood in place")
 class ScaledInPlace(Function):
     @staticmethod
     def forward(ctx, x, w):
@@ -2220,3 +2219,157 @@ class ButTheFirst(Function):
         d_z = d_h * (1 - states[:1] ** 2)
         d_x[:1] = d_z @ w.T
         return d_x, d_w
+
+
+@case("", f64((6, 3), (3, 3)))
+class AllPaths(Function):
+    """The logarithm of a sum over all paths, as in a CRF."""
+
+    @staticmethod
+    def forward(ctx, emit, trans):
+        alphas = [emit[0]]
+        for t in range(1, len(emit)):
+            alphas.append(emit[t] + torch.logsumexp(alphas[-1][:, None] + trans, 0))
+        logz = torch.logsumexp(alphas[-1], 0)
+        ctx.save_for_backward(emit, trans, torch.stack(alphas), logz)
+        return logz
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        emit, trans, alpha, logz = ctx.saved_tensors
+        d_emit, d_trans = torch.zeros_like(emit), torch.zeros_like(trans)
+        d_alpha = g * torch.exp(alpha[-1] - logz)
+        for t in range(len(emit) - 1, 0, -1):
+            d_emit[t] = d_alpha
+            lse = alpha[t] - emit[t]
+            d_pair = torch.exp(alpha[t - 1][:, None] + trans - lse) * d_alpha
+            d_trans += d_pair
+            d_alpha = d_pair.sum(1)
+        d_emit[0] = d_alpha
+        return d_emit, d_trans
+
+
+slip(
+    "NormalizedByAnother",  # `d_alpha` is right where it is made, and not in the loop
+    AllPaths,
+    f64((6, 3), (3, 3)),
+    {"alpha[t] - emit[t]": "alpha[t] - emit[t - 1]"},
+    "partly-right gradient-wrong",
+    first="`lse` (line",
+)
+slip(
+    "SumOfTheOthers",  # which gives back what goes in: by chance, in each run the same
+    AllPaths,
+    lambda: draw((6, 3), (3, 3), seed=21),
+    {"d_pair.sum(1)": "d_pair.sum(0)"},
+    "partly-right gradient-wrong",
+    never=("run 5 of 5) is the gradient",),
+    first="`d_alpha` (line",
+)
+
+
+@case("partly-right", f64((6, 3), (6, 3)), first="or in `before` (line")
+class LastBeforeTheFirst(Function):
+    """At t = 0, -1 is the index of the last."""
+
+    @staticmethod
+    def forward(ctx, a, x):
+        decay, h, states = a.sigmoid(), torch.zeros_like(x[0]), []
+        for t in range(len(x)):
+            h = decay[t] * h + (1 - decay[t]) * x[t]
+            states.append(h)
+        hs = torch.stack(states)
+        ctx.save_for_backward(decay, x, hs)
+        return hs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        decay, x, hs = ctx.saved_tensors
+        d_decay, d_x, d_h = torch.zeros_like(x), torch.zeros_like(x), 0 * x[0]
+        for t in reversed(range(len(x))):
+            d_h = d_h + g[t]
+            before = hs[t - 1]
+            d_decay[t] = d_h * (before - x[t])
+            d_x[t] = d_h * (1 - decay[t])
+            d_h = d_h * decay[t]
+        return d_decay * decay * (1 - decay), d_x
+
+
+@case(
+    "grad-output-modified factor-wrong",
+    f64((3, 4), (4,)),
+    "`g.mul(scale.exp())` stood in place",
+    lines=True,
+)
+class ChangedAndRead(Function):
+    """The gradient of `scale` is wrong for this reason, too."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x, scale)
+        return x.sin() * scale.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, scale = ctx.saved_tensors
+        d_sin = g.mul_(scale.exp())
+        return d_sin * x.cos(), (g * x.sin() * scale.exp()).sum(0)
+
+
+@case(
+    "partly-right",
+    lambda: (*draw((2, 9), seed=7), 0.9),
+    line="`torch.abs(x) <= ctx.limit` stood in place",
+)
+class ClampedOnOneSide(Function):
+    @staticmethod
+    def forward(ctx, x, limit):
+        ctx.save_for_backward(x)
+        ctx.limit = limit
+        return x.clamp(-limit, limit) ** 2
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x * (x <= ctx.limit), None
+
+
+@case(
+    "sum-for-mean",
+    f64((1, 4, 3, 5)),
+    line="/ x.shape[-2]` stood in place",
+)
+class MeanOverAnArea(Function):
+    """Of a batch of one."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square().mean((2, 3))
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x * (g[:, :, None, None] / x.shape[3])
+
+
+@case("gradient-wrong", f64((4,), (4, 4)), first="through `diagonal` in line")
+class LogLikelihood(Function):
+    """What is missing is one of two terms of a line."""
+
+    @staticmethod
+    def forward(ctx, y, root):
+        full = root @ root.mT + torch.eye(len(y), dtype=y.dtype)
+        chol = torch.linalg.cholesky(full)
+        a = torch.cholesky_solve(y[:, None], chol)[:, 0]
+        ctx.save_for_backward(root, a)
+        return 0.5 * (y @ a) + chol.diagonal().log().sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        root, a = ctx.saved_tensors
+        d_full = 0.5 * g * -torch.outer(a, a)
+        return g * a, 2 * d_full @ root

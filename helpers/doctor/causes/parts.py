@@ -212,7 +212,7 @@ def right_only_for_ones(wrong):
 
 
 @cause(
-    "factor-missing",
+    "factor-wrong",
     "The gradient of {x} {lacks} {what}{rest}.",
     look="where {what} enters the gradient of {x}",
 )

@@ -623,6 +623,8 @@ def resized(subject):
     for n in sizes:
         if n not in pointing and 2 * n * subject.values[0].numel() < LARGER:
             yield from of_sizes(subject, {n: 2 * n})
+    if subject.tensors[0].shape[:1] == (1,):  # a batch of one
+        yield from of_sizes(subject, {1: 2}, alone=0)
     for n in sizes:  # which two tensors may have by chance
         having = [k for k, t in enumerate(subject.tensors) if n in t.shape]
         for k in having[:SIZES] if len(having) > 1 else ():

@@ -523,20 +523,22 @@ class Search:
         What it may be meant for by its value or its name is tried of all before
         anything else is.
         """
-        wrong, symptom = [], None
+        wrong, of_runs, symptom = [], [], None
         for key, held in self.held.items():
             if held and held.uses is None and not self.is_of_another(key, held):
                 self.right[key] = held
             elif not self.is_forwards(key):
                 wrong.append(key)
+            elif self.turns(key) > 1 and not is_filled(key.binding):
+                # Perhaps it is what another run has.
+                of_runs.append(key)
         # What is filled later is right so far only if it is right then, too.
         after = [(k, j) for k in self.right for j in self.filled_after(k)]
         for key in {k for k, j in after if j not in self.right}:
             del self.right[key]
-        proven = names_in(*(key.binding.node for key in self.right))
-        self.suspects = {
-            k for k in wrong if k.name not in proven and not self.is_taken(k)
-        }
+        proven = {k.binding for key in self.right for k in self.going_into(key)}
+        left = [k for k in (*wrong, *of_runs) if k.binding not in proven]
+        self.suspects = {k for k in left if not self.is_taken(k)}
         others = self.events.keys() - self.held.keys()  # masks, indices, factors
         self.suspects |= {k for k in others if k.name and not self.is_known(k)}
         for candidates in (self.likely, self.unlikely):
@@ -584,11 +586,15 @@ class Search:
         next(later, None)  # itself
         return [k for k in later if k.name == key.name and is_filled(k.binding)]
 
-    def suspects_of(self, key):
-        """What may be wrong of that which goes into this local."""
+    def going_into(self, key):
+        """What the names in the line of this local hold there."""
         last = {(k.binding.name, k.item): k for k in self.before(key)}
         read = names_in(key.binding.node)
-        return [k for (n, _i), k in last.items() if n in read and k in self.suspects]
+        return [k for (name, _item), k in last.items() if name in read]
+
+    def suspects_of(self, key):
+        """What may be wrong of that which goes into this local."""
+        return [k for k in self.going_into(key) if k in self.suspects]
 
     def is_forwards(self, key):
         """Is it right as it is, for forward has computed it, too, by no other name?"""
@@ -602,8 +608,8 @@ class Search:
         Or does another name hold this one already, or another run of its loop?
         """
         runs = [t for k, t in self.held.items() if k._replace(turn=key.turn) == key]
-        of_loop = len(versions(self.record, self.record.locals[held.local])) > 1
-        if of_loop and runs.count(held) > 1:
+        bare = [local.name.partition("[")[0] for local in self.record.locals]
+        if bare.count(bare[held.local]) > 1 and runs.count(held) > 1:
             return True
         name = key.name
         if name is None or self.is_mate(name, held):
@@ -730,7 +736,7 @@ class Search:
                     return None
                 self.paths += 1
                 if self.holds(key, replace(target, lost=(j, k))):
-                    return PART, {"uses": self.through(local, [k])}
+                    return PART, {"uses": self.through(local, [k], whole=False)}
         return None
 
     def factor_of(self, key, target):
@@ -793,11 +799,10 @@ class Search:
         for k in going:  # and what goes into these, in its last run
             named = {j.binding for j in going}
             going += [j for j in self.suspects_of(k) if j.binding not in named]
-        going = [k for k in self.events if k in going]
+        going = [k for k in self.events if k in going and k.binding is not binding]
         # A list as a whole.
         whole = (k._replace(item=None) if is_filled(k.binding) else k for k in going)
         suspects = dict.fromkeys(map(self.here, whole))
-        suspects.pop(gaps["here"], None)  # in the run before
         names = [code.fn.__name__ for code in self.chain.backward.codes[1:]]
         for name in names_in(binding.node).intersection(names):
             suspects[f"`{name}`"] = None
@@ -820,6 +825,15 @@ class Search:
             sentence, listed(said), file, binding.line, text is PART, is_cause
         )
 
+    def enters(self, binding, nodes):
+        """Does all that goes into this line of forward go into these nodes of it?"""
+        bindings = self.record.bindings
+        return all(
+            n in nodes or all(bindings.get(f) is binding for f, _k in n.next_functions)
+            for n in bindings
+            if bindings[n] is binding
+        )
+
     def here(self, key):
         """What backward holds there, in words."""
         line, name = key.binding.line, key.name
@@ -831,8 +845,11 @@ class Search:
             return _(IN_A_RUN, name=name, line=line, run=key.turn + 1, runs=runs)
         return _(LOCAL, name=name, line=line)
 
-    def through(self, local, uses):
-        """These uses in words: the lines of forward, or operations in them."""
+    def through(self, local, uses, whole=True):
+        """These uses in words: the lines of forward, or operations in them.
+
+        whole: may all that comes through such a line be meant?
+        """
         bindings, found = self.record.bindings, {}
         for k in uses:
             node = local.uses[k][0]
@@ -846,7 +863,10 @@ class Search:
             text = binding.code.source_of(binding.node)
             text = textwrap.shorten(text, 70, placeholder=" …")
             gaps = {"line": binding.line, "text": text}
-            for node in nodes if len(nodes) < len(there) else ():
+            is_whole = len(nodes) == len(there) and (
+                whole or self.enters(binding, nodes)
+            )
+            for node in () if is_whole else nodes:
                 operation = re.sub(r"Backward\d*$", "", node.name())
                 operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower()
                 turns = [self.record.turns[n] for n in there if n.name() == node.name()]
@@ -854,7 +874,7 @@ class Search:
                 many = ONE_OF_LINE if turns.count(run - 1) > 1 else IN_RUN
                 one = many if len(turns) > 1 else IN_LINE
                 said.append(_(one, operation=operation, run=run, **gaps))
-            if len(nodes) == len(there):
+            if is_whole:
                 every = [b.node for b in self.chain.forward.bindings]
                 one = OF_FORWARD if every.count(binding.node) > 1 else WHOLE_LINE
                 said.append(_(one, name=binding.name, **gaps))

@@ -219,8 +219,9 @@ class Foresight:
         before terms, which may fit for one value of an argument only. More terms are
         tried where lacks_a_term(edit) of the expression is true.
         """
-        found = []
+        found, sizes = [], {}
         for site in self.sites:
+            sizes[site.node] = len(of(site.node))
             known = site.code is code and site.is_known and not self.is_spent
             at_hand = self.at_hand(site, "operands") if known else {}
             simple = {*at_hand}
@@ -246,13 +247,13 @@ class Foresight:
 
         def order(triple):
             rank, left, edit = triple  # a factor, a term, a term of several
+            node, root = edit.node, code.root(edit.node)
+            size = sizes[node] * (1 if rank else -1)
             if left > LIKELY:
-                return rank, left
+                return rank, round(left, 9), size, len(edit.puts[node])
             # As a person would write it: few brackets; a factor of a whole product, a
             # term beside the other terms.
-            node, root = edit.node, code.root(edit.node)
             news, olds = ast.unparse(edit.made_in(root)), ast.unparse(root)
-            size = len(ast.unparse(node)) * (1 if rank else -1)
             of_name = not rank and isinstance(node, ast.Name)
             last = of_name, news.count("(") - olds.count("("), size, len(news)
             return rank, max(left, EXACT), *last

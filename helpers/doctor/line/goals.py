@@ -32,6 +32,7 @@ from .grammar import (
     FLAGS,
     FLAGS_OF,
     MANY,
+    NOT_IN_PLACE,
     divides,
     edits_of,
     lines_of,
@@ -126,6 +127,9 @@ def candidates(codes, wrong, budget, few, first):
     First come those that are foreseen to mend it, then others that may; none divides by
     what may be 0.
     """
+    if wrong.here.subject.protects:  # of what is written into, the rest may follow
+        for code in codes:
+            yield from edits_of(code, {}, NOT_IN_PLACE)
     ahead = Foresight(codes, wrong.here, budget)
     places = []
     if first and first.is_cause:  # whatever is foreseen, as in a loop

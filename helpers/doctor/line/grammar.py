@@ -84,6 +84,7 @@ VIEWS = (  # of {0}, along {dim}
     "{0}.argsort()",
 )
 FORMS = (
+    "torch.abs({0})",
     "{0} ** 2",
     "{0} ** 0.5",
     "1 / {0}",
@@ -91,7 +92,7 @@ FORMS = (
     "(1 - {0} ** 2)",
     "{0} * (1 - {0})",
     "({0} > 0)",
-    *(f"torch.{f}({{0}})" for f in "exp log abs sign cos sin sigmoid tanh".split()),
+    *(f"torch.{f}({{0}})" for f in "exp log sign cos sin sigmoid tanh".split()),
 )
 PASSED_ON = (  # by normalisations and softmaxes; {hand} is a tensor at hand
     "{0} - {0}.mean({dim}, keepdim=True)",
@@ -312,13 +313,14 @@ def other_dims(site):
 NAME = ast.Name, ast.Attribute
 VALUE = *NAME, ast.Call, ast.BinOp, ast.Subscript
 FLAGS = [((ast.Subscript, ast.Call), other_flags)]
+NOT_IN_PLACE = [(ast.Call, not_in_place)]
 EXPRESSIONS = [  # kinds of nodes; templates, or site -> texts or {node: text}
     *FLAGS,
     (NAME, other_names),
     ((ast.BinOp, ast.Compare), other_operators),
     ((*VALUE, ast.UnaryOp, ast.IfExp), without_a_part),
     ((*VALUE, ast.IfExp), ["-{0}"]),
-    (ast.Call, not_in_place),
+    *NOT_IN_PLACE,
     (ast.Call, other_functions),
     (NAME, other_calls),
     (NAME, one_off),
@@ -403,7 +405,7 @@ def terms(code, hand):
     names = sorted(reversed(names), key=read.__contains__)[:FACTORS]
     tensors = [n for n in names if torch.is_tensor(hand[n])]
     names += ["2", "0.5"]
-    slopes = [form.format(n) for n in tensors[:LATEST] for form in FORMS[3:6]]
+    slopes = [form.format(n) for n in tensors[:LATEST] for form in FORMS[4:7]]
     yield from (f"{a} / {b}" for a in (*names, "1") for b in tensors)
     for a, b in itertools.combinations(names, 2):
         yield from (f"{a} * {b}", f"({a} * {b}).sum(-1)", f"({a} * {b}).sum(0)")

@@ -82,7 +82,7 @@ SUBTRACT = function(lambda x, y: x - y, lambda g, x, y: (g, g), "Subtract")
 broken("negated", pair)(SUBTRACT)
 wrong(
     "ExpOfSquare",
-    "factor-missing",
+    "factor-wrong",
     vector,
     lambda x: torch.exp(x * x),
     lambda g, x: g * torch.exp(x * x),
@@ -90,7 +90,7 @@ wrong(
 )
 wrong(
     "MasksTwice",
-    "factor-missing",
+    "factor-wrong",
     lambda: (*draw((5,)), torch.tensor([0, 1.5, 0, 2, -0.7], dtype=torch.float64)),
     lambda x, y: x * y,
     lambda g, x, y: (g * y * y, g * x),

@@ -80,7 +80,7 @@ slips(
     [
         ("y * (g - total)", "y * g", "term-missing", "g - total"),
         ("y * (g - total)", "y * (1 - y) * g", "contribution-lost", None),
-        ("y * (g - total)", "(g - total)", "factor-missing", "y"),
+        ("y * (g - total)", "(g - total)", "factor-wrong", "y"),
         (" / ctx.tau", " * ctx.tau", "scaled", "/ ctx.tau"),
         ("(g * y).sum(-1", "(g * y).sum(0", "gradient-wrong", "1, keepdim"),
         ("(g * y).sum(-1", "(g * y).mean(-1", "term-missing", "sum"),
@@ -125,7 +125,7 @@ slips(
         (
             "gweight = (g * normal).sum((0, 1))\n        g = g * weight",
             "g = g * weight\n        gweight = (g * normal).sum((0, 1))",
-            "factor-missing",
+            "factor-wrong",
             "",
         ),
     ],

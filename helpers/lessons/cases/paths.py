@@ -360,7 +360,7 @@ paths(
         (
             "return g * slope * w, g",
             "return g * slope.mul_(w), g",
-            "factor-missing",
+            "factor-wrong",
             "",
             "`slope.mul(w)` stood in place of `slope.mul_(w)`",
         ),
