@@ -42,7 +42,13 @@ from helpers.lessons.reading import TABLE  # noqa: E402
 ADDRESS = os.environ.get("GITHUB_REPOSITORY")  # unknown to a local build
 FOLDERS = [  # that are copied as they are
     Path("helpers", *names)
-    for names in (["doctor"], ["derive"], ["ops", "collectives"], ["ops", "involution"])
+    for names in (
+        ["doctor"],
+        ["derive"],
+        ["ops", "collectives"],
+        ["ops", "involution"],
+        ["template", "project"],
+    )
 ]
 REPOSITORY = f"https://github.com/{ADDRESS or 'OWNER/REPOSITORY'}"
 README = {"notebooks": "README", "zh": "README.zh"}  # by the folder of the edition
@@ -380,15 +386,11 @@ def on_page(app, document, template, context, doctree):
     speak(app, document)
     folder = edition(document)
     course = app.env.titles[README[folder]].astext()
-    by_number = {title[:2]: (document, title) for document, title in chapters(folder)}
     context |= {
         "language": LANGUAGE[folder],
         "course": course,
         "front": front.FRONT[folder],
-        "groups": [
-            (title, [by_number[number] for number in numbers.split()])
-            for title, numbers in front.parts(folder)
-        ],
+        "numbered": [*chapters(folder)],
         "readme_page": README[folder],
         "nothing_found": NOTHING[folder],
         "docstitle": course if "/" in document else "",
@@ -534,15 +536,43 @@ def write_dark_sheet(out):
     (out / "_static" / "dark.css").write_text("\n".join(rules), encoding="utf-8")
 
 
+PAGE_OF_CODE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{name}</title><link rel="icon" href="{static}favicon.svg">
+<style>{light} @media (prefers-color-scheme: dark) {{ {dark} }}
+:root {{ color-scheme: light dark; }}
+@font-face {{ font-family: code; src: url("{static}source-code-pro-latin-400-normal.woff2"); }}
+@font-face {{ font-family: text; src: url("{static}source-sans-3-latin-400-normal.woff2"); }}
+body {{ margin: 0; font: 1rem/1.5 text, sans-serif; }}
+header {{ padding: 1rem 1.5rem; color: #fff; background: #04243b; }}
+header a {{ color: inherit; margin-inline-end: 1rem; }}
+h1 {{ margin: 0.3rem 0; font-size: 1.4rem; }}
+.highlight {{ padding: 0 1.5rem; overflow-x: auto; background: none; }}
+.highlight pre {{ font: 0.85rem/1.5 code, monospace; }}</style>
+<header><a href="{front}">{course}</a><h1>{name}</h1><a href="{file}" download>Download</a>
+<a href="#" onclick="navigator.clipboard.writeText(document.querySelector('pre').textContent);
+this.textContent = 'Copied'; return false">Copy</a></header>
+{code}"""
+
+
 def as_page(path):
-    """A file of Python to read, with a link to the file itself."""
-    page = HtmlFormatter(full=True, title=path.name, encoding="utf-8")
-    page = highlight(path.read_bytes(), PythonLexer(encoding="utf-8"), page)
-    title, link = (
-        f"<h2>{path.name}",
-        f'<h2><a href="{path.name}" download>↓ {path.name}</a>',
+    """A file of Python to read, by its path in the course, to copy and to download."""
+    light, dark = (
+        HtmlFormatter(style=style).get_style_defs(".highlight")
+        for style in ("a11y-high-contrast-light", "a11y-high-contrast-dark")
     )
-    return page.decode().replace(title, link)
+    text = (ROOT / path).read_text(encoding="utf-8")
+    static = "../" * len(path.parts)
+    return PAGE_OF_CODE.format(
+        name=path.as_posix(),
+        file=path.name,
+        front=f"{static}../index.html",
+        course=project,
+        static=static,
+        light=light,
+        dark=dark,
+        code=highlight(text, PythonLexer(), HtmlFormatter()),
+    )
 
 
 def write_the_course(out):
@@ -562,7 +592,7 @@ def write_the_course(out):
             copy = out / "course" / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(path.read_bytes())
-            copy.with_suffix(".py.html").write_text(as_page(path), encoding="utf-8")
+            copy.with_suffix(".py.html").write_text(as_page(name), encoding="utf-8")
     inside = {"course": {path: "course" / name for name, path in files.items()}}
     for folder in FOLDERS:
         inside[f"course/{folder}"] = {

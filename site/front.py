@@ -70,8 +70,8 @@ WORDS = {
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
         "next": "Next: repair a gate. The doctor says what it lacks.",
-        "change": "Repair `d_gate`, or break it otherwise: beside a common mistake stands what the "
-        "doctor says of it.",
+        "change": "Repair `d_gate`, or break it in another way. For common mistakes, the doctor's "
+        "report is shown.",
         "repair": "What it proposes",
         "then_05": "Next: a backward whose second derivative is silently wrong, chapter 05.",
         "yours": "your line, with grad_output = 1",
@@ -83,9 +83,10 @@ WORDS = {
         "own": "That is why PyTorch ships `F.softplus`.",
         "repaired": "Chapter 00 writes this one, and shows where autograd is wrong "
         "without a nan.",
-        "proof": [("check", "A doctor says what is wrong with a gradient, often in which line."),
-                  ("write", "`derive` writes a backward, and checks it."),
-                  ("copy", "{operations} tested operations are yours to copy.")],
+        "proof": [("check", "A doctor for gradients names what is wrong, and often the line."),
+                  ("write", "`derive` writes the backward of your forward, and verifies it."),
+                  ("copy", "{operations} tested operations to copy, such as attention that can be "
+                   "differentiated twice.")],
         "start": "Start with chapter 00",
         "facts": "{chapters} chapters · every printed output is tested · "
         "torch {torch} · BSD-3-Clause",
@@ -158,7 +159,8 @@ WORDS = {
         "却照样算错。",
         "proof": [("check", "梯度医生指出 backward 错在哪里，往往还能指出是哪一行。"),
                   ("write", "`derive` 写出 backward，并与 autograd 核对。"),
-                  ("copy", "{operations} 个经过测试的算子，任你复制。")],
+                  ("copy", "{operations} 个经过测试、可以复制的算子，"
+                   "例如可以求二阶导数的注意力。")],
         "start": "从第 00 章开始",
         "facts": "{chapters} 章 · 打印出的每个结果都由测试重新算过 · "
         "PyTorch {torch} · BSD-3-Clause 许可",

@@ -168,6 +168,13 @@ const setUpLookUp = front => {
     if (event.key === "Escape") results.hidden = true;
     if (event.key === "Enter") list.querySelector("li:not([hidden]) a")?.click();
   });
+  field.closest("section").addEventListener("keydown", event => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step || results.hidden) return;
+    const places = [field, ...list.querySelectorAll("li:not([hidden]) > a:first-child")];
+    places[places.indexOf(document.activeElement) + step]?.focus();
+    event.preventDefault();
+  });
 };
 
 const setUpWays = front => front.querySelectorAll(".through button").forEach(button =>

@@ -393,6 +393,10 @@ def test_the_front_page_is_alive(page, site, folder, name):
         expect(page.locator("#rows li:visible").first).to_contain_text(row)
         expect(page.locator("#rows li:visible").first).to_be_in_viewport()
     assert page.url.endswith("q=freed%2C+retain_graph")  # for who comes back
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#rows li:visible a").first).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    expect(page.locator("#look-up")).to_be_focused()
     page.locator("#look-up").fill("龘")
     expect(page.locator("#none")).to_be_visible()
     page.keyboard.press("Escape")
