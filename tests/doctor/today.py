@@ -2373,3 +2373,66 @@ class LogLikelihood(Function):
         root, a = ctx.saved_tensors
         d_full = 0.5 * g * -torch.outer(a, a)
         return g * a, 2 * d_full @ root
+
+
+@case("gradient-wrong", f64((2, 3, 6), (3, 4)), line="in place of `g * s`")
+class ShortConvolution(Function):
+    """Of fewer taps, the loop of forward makes fewer locals."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        length, taps = x.shape[-1], w.shape[1]
+        padded = F.pad(x, (taps - 1, 0))
+        z = torch.zeros_like(x)
+        for j in range(taps):
+            z = z + padded[..., j : j + length] * w[:, j, None]
+        ctx.save_for_backward(padded, w, z)
+        return z * torch.sigmoid(z)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        padded, w, z = ctx.saved_tensors
+        length, taps = z.shape[-1], w.shape[1]
+        s = torch.sigmoid(z)
+        d_z = g * s
+        d_padded, d_w = torch.zeros_like(padded), torch.zeros_like(w)
+        for j in range(taps):
+            d_padded[..., j : j + length] += d_z * w[:, j, None]
+            d_w[:, j] = (d_z * padded[..., j : j + length]).sum((0, 2))
+        return d_padded[..., taps - 1 :], d_w
+
+
+class SegmentSoftmax(Function):
+    @staticmethod
+    def forward(ctx, scores, index):
+        e = scores.exp()
+        w = e / torch.zeros(4, dtype=e.dtype).index_add(0, index, e)[index]
+        ctx.save_for_backward(w, index)
+        return w
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        w, index = ctx.saved_tensors
+        dot = torch.zeros(4, dtype=w.dtype).index_add(0, index, w * g)
+        return w * (g - dot[index]), None
+
+
+SEGMENTS = 0, 2, 1, 2, 0, 3, 3, 0
+slip(
+    "SegmentsForgotten",
+    SegmentSoftmax,
+    lambda: (*draw((8,)), torch.tensor(SEGMENTS)),
+    {"(g - dot[index])": "g"},
+    "gradient-wrong",
+    line="`w * (g - dot[index])` stood in place",
+)
+slip(
+    "SegmentsTogether",
+    SegmentSoftmax,
+    lambda: (*draw((8,)), torch.tensor(SEGMENTS)),
+    {"dot[index]": "dot.sum()"},
+    "gradient-wrong",
+    line="`dot[index]` stood in place of `dot.sum()`",
+)

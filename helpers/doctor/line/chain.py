@@ -267,6 +267,9 @@ class Record:
         self.gradients = tuple(map(rights.get, range(len(arguments))))
         self.locals += constants
         self.others += filter(is_kept, arguments)
+        # For other sizes, a loop makes more locals of a line, or fewer.
+        lines = [(local.name, local.line) for local in self.locals]
+        self.marks = [(x, lines[k:].count(x)) for k, x in enumerate(lines)]
 
     def differentiated(self, pairs, found):
         """A `Local` of each that is found, for these pairs (output, its gradient)."""
@@ -410,16 +413,26 @@ class Chain:
         """forward's own gradients in place of those that backward returns."""
         return self.running(lambda record, *_others: record.gradients)
 
-    def putting(self, key, target):
-        """The same backward, but for one local, which holds what it should."""
+    def putting(self, key, target, known):
+        """The same backward, but for one local, which holds what it should.
+
+        known: the `Record` by whose numbers the target is given
+        """
         every = target.skipped is not None
 
         def of_call(record, backward, ctx, grads):
+            def number(local):
+                return record.marks.index(known.marks[local])
+
+            lost = target.lost and (number(target.lost[0]), target.lost[1])
+            here_too = replace(target, local=number(target.local), lost=lost)
+
             def seen(here, value):
                 is_here = key == (here._replace(turn=key.turn) if every else here)
                 if not is_here or not torch.is_tensor(value):
                     return value
-                return copied(target.of(record, value, here.turn))  # backward may write
+                # A copy, for backward may write into it.
+                return copied(here_too.of(record, value, here.turn))
 
             with self.backward.running(seen):
                 return backward(ctx, *grads)
@@ -763,7 +776,7 @@ class Search:
         self.budget.spent += 1
         # With other sizes, a loop takes other turns.
         others = self.wrong.in_reverse if self.turns(key) > 1 else self.wrong.others
-        with forgiving(), self.chain.putting(key, target):
+        with forgiving(), self.chain.putting(key, target, self.record):
             return are_right(self.wrong.at) and self.stay() and are_right(others)
         return False
 
@@ -783,7 +796,8 @@ class Search:
     # --- in words ---------------------------------------------------------------------
 
     def in_words(self, key, target, put, relation):
-        is_cause = right_under(self.chain.putting(key, put), self.wrong.together)
+        putting = self.chain.putting(key, put, self.record)
+        is_cause = right_under(putting, self.wrong.together)
         binding, locals_ = key.binding, self.record.locals
         local = locals_[target.local]
         gaps = {"here": self.here(key), "there": f"`{local.name}`"}

@@ -302,6 +302,9 @@ def other_dims(site):
             )
         ):
             yield f"{of(a)}.{name}()"
+            yield from (
+                t for t in gathered(site.hand) if t.startswith(f"{of(a)[1:-1]}[")
+            )
             for dim in DIMS:
                 yield f"{of(a)}.{name}({dim}, keepdim=True)"
                 yield f"{of(a)}.{name}({dim})"
@@ -384,6 +387,7 @@ def operands(code, hand):
     for part in code.parts:
         if names_in(part) <= known and len(ast.unparse(part)) < LONG:
             texts.append(of(part))
+    texts += gathered(hand)
     dims = [(n, hand[n].dim()) for n in tensors]
     texts += [f"{n}.shape[{d and d - dim}]" for n, dim in dims for d in range(dim)]
     texts += [f"{n}.numel()" for n in tensors]
@@ -392,6 +396,13 @@ def operands(code, hand):
         f"({form.format(n)})" for n in tensors if "grad" not in n for form in FORMS
     ]
     return [*list(dict.fromkeys(texts))[:MOST], *forms[:MOST]]
+
+
+def gathered(hand):
+    """The numbers at hand, at indices that are."""
+    kinds = [(n, kind_of(v)) for n, v in hand.items() if torch.is_tensor(v)]
+    pairs = itertools.product(kinds, repeat=2)
+    return [f"{n}[{i}]" for (n, a), (i, b) in pairs if (a, b) == ("number", "index")]
 
 
 def terms(code, hand):
