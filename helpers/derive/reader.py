@@ -40,6 +40,10 @@ ZERO = constant(0)
 SEQUENCES = tuple, list, Shape
 
 
+class Once(list):
+    """What Python goes through once, where the list is there for more."""
+
+
 def read(function, arguments, at_zero):
     """The tape of `function` with `arguments`: tensors and Python values, by name."""
     tree = definition(function)[0]
@@ -110,7 +114,9 @@ class Reader:
         before, more = self.visit(tree.target), self.visit(tree.value)
         if isinstance(before, Node):
             self.tape.refuse(f"`{ast.unparse(tree)}` changes a tensor in place")
-        if isinstance(before, list) and isinstance(tree.op, ast.Add):
+        if isinstance(before, list):  # which may have other names
+            if not isinstance(tree.op, ast.Add):
+                self.tape.refuse(f"`{ast.unparse(tree)}` changes a list in place")
             before.extend(self.items(more))
         else:
             self.bind(tree.target, self.binary(tree.op, before, more))
@@ -133,7 +139,7 @@ class Reader:
 
     def bind(self, target, value):
         if isinstance(target, ast.Name):
-            self.locals[target.id] = self.tape.named(value, target.id)
+            self.locals[target.id] = self.tape.named(self.kept(value), target.id)
         elif isinstance(target, (ast.Tuple, ast.List)):
             values, parts = [*self.items(value)], target.elts
             for k, part in enumerate(parts):
@@ -144,6 +150,11 @@ class Reader:
                 self.bind(part.value if isinstance(part, ast.Starred) else part, one)
         else:
             self.tape.refuse(f"`{ast.unparse(target)} =` changes it in place")
+
+    def kept(self, value):
+        if isinstance(value, Once):
+            self.tape.refuse("an iterator that is kept: make a list of it")
+        return value
 
     # Expressions
 
@@ -181,10 +192,10 @@ class Reader:
         return constant(tree.value)
 
     def visit_tuple(self, tree):
-        return tuple(self.several(tree.elts))
+        return tuple(self.visit_list(tree))
 
     def visit_list(self, tree):
-        return self.several(tree.elts)
+        return [*map(self.kept, self.several(tree.elts))]
 
     def visit_name(self, tree):
         if tree.id in self.locals:
@@ -297,7 +308,7 @@ class Reader:
 
         def rounds(generators):
             if not generators:
-                found.append(self.visit(tree.elt))
+                found.append(self.kept(self.visit(tree.elt)))
                 return
             first, *others = generators
             for value in self.rounds(self.items(self.visit(first.iter))):
@@ -309,7 +320,8 @@ class Reader:
         self.locals = before
         return found
 
-    visit_generatorexp = visit_listcomp
+    def visit_generatorexp(self, tree):
+        return Once(self.visit_listcomp(tree))
 
     def visit_call(self, tree):
         given = self.several(tree.args)
@@ -343,7 +355,7 @@ class Reader:
             function = getattr(torch.Tensor, name)
             return self.tape.step(f"torch.Tensor.{name}", function, (of, *given), named)
         if isinstance(of, list) and name == "append":
-            of.extend(given)
+            of.extend(map(self.kept, given))
             return constant(None)
         return self.refuse(name)
 
@@ -387,14 +399,14 @@ class Reader:
         return total
 
     def call_zip(self, *several):
-        return list(zip(*map(self.items, several), strict=False))
+        return Once(zip(*map(self.items, several), strict=False))
 
     def call_enumerate(self, values, start=ZERO):
         pairs = enumerate(self.items(values), plain(start))
-        return [(constant(k), value) for k, value in pairs]
+        return Once((constant(k), value) for k, value in pairs)
 
     def call_reversed(self, values):
-        return self.items(values)[::-1]
+        return Once(self.items(values)[::-1])
 
     def call_list(self, values):
         return [*self.items(values)]

@@ -150,6 +150,8 @@ def gradients(node, g, tape):
         return OTHERS[node.op](node, g, tape)
     if node.op == "squeeze" and node.shape == node.args[0].shape:
         raise Refused("`squeeze` of a size that is not 1")
+    if node.op == "diagonal" and len(node.shape) > 1 and len(node.args) < 4:
+        raise Refused("`diagonal` of a batch: write it as diagonal(0, -2, -1)")
     args, formulas = [*map(tape.text, node.args)], ELEMENTWISE.get(node.op)
     if formulas and (node.kwargs or len(args) != len(formulas)):
         raise Refused(f"`{node.op}` with options: write out what it computes")

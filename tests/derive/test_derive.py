@@ -925,6 +925,26 @@ def imports(x):
     return x * exp(1)
 
 
+def twice_through(x):
+    terms = (x.sin() * k for k in (1, 2))
+    return sum(terms) * x + sum(terms)
+
+
+def pairs_kept(x):
+    pairs = [*zip([x], [x.sin()]), zip([x], [x])]
+    return pairs[0][0] * x
+
+
+def grows(x):
+    parts = [x.sin()]
+    parts *= 2
+    return sum(parts)
+
+
+def diagonals(x):
+    return torch.stack([x.square()] * 4).diagonal()
+
+
 def tiny(x):
     return 1e-23 * x.square()
 
@@ -935,6 +955,10 @@ def tiny(x):
         (of_some, "an index by a mask"),
         (of_pairs, "`where` of one argument"),
         (up_to_a_number, "`arange` reads a tensor's number"),
+        (twice_through, "an iterator that is kept: make a list of it"),
+        (pairs_kept, "an iterator that is kept: make a list of it"),
+        (grows, "`parts \\*= 2` changes a list in place"),
+        (diagonals, "`diagonal` of a batch"),
         (spectral, "`norm`: not in the table"),
         (imports, "`from`: not in the table, write it above"),
         (approximate, "`gelu` with options: write out"),
@@ -977,11 +1001,15 @@ def test_what_it_cannot_write_is_refused_by_name(function, words):
         derive(function, *X)
 
 
+def large(x):
+    return x.square().masked_fill(x > 1, -1e30)
+
+
 def test_a_wrong_rule_is_not_printed(monkeypatch):
     rules = sys.modules["helpers.derive.rules"].ELEMENTWISE
     monkeypatch.setitem(rules, "sigmoid", ["g * y"])
     monkeypatch.setitem(rules, "square", ["3 * g * a"])
-    for given in (GATED, [tiny, *X]):
+    for given in (GATED, [tiny, *X], [large, *X]):
         with pytest.raises(Refused, match="not printed"):
             derive(*given)
 
