@@ -203,9 +203,9 @@ class Reader:
         if tree.id not in self.tape.globals:
             return getattr(builtins, tree.id)
         value = self.tape.globals[tree.id]
-        if type(value) in (int, float):
+        if type(value) is float:
             return Known(value, tree.id)
-        return constant(value) if isinstance(value, (bool, str)) else value
+        return constant(value) if isinstance(value, (bool, int, str)) else value
 
     def visit_attribute(self, tree):
         of, name = self.visit(tree.value), tree.attr
@@ -234,10 +234,7 @@ class Reader:
 
     def visit_slice(self, tree):
         bounds = tree.lower, tree.upper, tree.step
-        bounds = [bound and self.visit(bound) for bound in bounds]
-        if any(isinstance(bound, Node) for bound in bounds):
-            self.tape.refuse("a slice that ends at a tensor's number")
-        return slice(*bounds)
+        return slice(*(bound and self.visit(bound) for bound in bounds))
 
     def visit_ifexp(self, tree):
         holds = self.truth(self.visit(tree.test))
@@ -267,7 +264,7 @@ class Reader:
         return self.binary(tree.op, self.visit(tree.left), self.visit(tree.right))
 
     def binary(self, op, *terms):
-        name, sign = OPERATORS[type(op)]
+        name, sign = OPERATORS.get(type(op)) or self.refuse(type(op).__name__)
         function = getattr(operator, name)
         a, b = (t.elements() if isinstance(t, Shape) else t for t in terms)
         if isinstance(a, Node) or isinstance(b, Node):
@@ -344,9 +341,8 @@ class Reader:
         own = getattr(self, f"call_{name}", None)
         if own and function is getattr(builtins, name, None) and not named:
             return own(*given)
-        if not resolve_name(function):
-            self.refuse(name)
-        return self.tape.step(resolve_name(function), function, given, named)
+        called = (resolve_name(function) or self.refuse(name)).replace("spmm", "mm")
+        return self.tape.step(called, function, given, named)
 
     def method(self, of, name, given, named):
         if isinstance(of, Node) and name in ("dim", "size", "numel"):
@@ -361,8 +357,6 @@ class Reader:
 
     def of_numbers(self, function, name, given):
         given = [v.elements() if isinstance(v, Shape) else v for v in given]
-        if any(isinstance(v, Node) for v in given):
-            self.refuse(name)
         value = function(*plain(given))
         written = f"{name}({', '.join(map(text, given))})"
         if type(value) is int and any(isinstance(n.value, float) for n in flat(given)):
@@ -402,6 +396,7 @@ class Reader:
         return Once(zip(*map(self.items, several), strict=False))
 
     def call_enumerate(self, values, start=ZERO):
+        self.tape.pin(start)
         pairs = enumerate(self.items(values), plain(start))
         return Once((constant(k), value) for k, value in pairs)
 
