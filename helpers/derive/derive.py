@@ -322,8 +322,8 @@ class Derivation:
             return f"{type(error).__name__}: {error}"
         eps = torch.finfo(mine[0].dtype).eps
         eps *= 1e5 if eps < 1e-12 else 8
-        # An output of -1e9, as where a mask fills, would leave nothing wrong.
-        least = [t.clamp(-1, 1) for t in truth[: len(self.tape.outputs)]]
+        # By an output of -1e9, as where a mask fills, nothing would be wrong.
+        least = [t.clamp(-100, 100) for t in truth[: len(self.tape.outputs)]]
         sizes = [t.flatten().abs() for t in least + truth[len(least) :]]
         sizes = torch.cat([torch.zeros(1), *sizes])
         scale = sizes[sizes.isfinite()].max()
