@@ -279,7 +279,8 @@ class Reader:
             return a * plain(b) if is_list[0] else plain(a) * b
         first = f"({text(a)})" if text(a)[0] == "-" else text(a)  # -1.5 ** 2
         written = f"({first} {sign} {text(b)})"
-        return self.tape.known(function(plain(a), plain(b)), written, a, b)
+        value, divided = function(plain(a), plain(b)), sign in ("//", "%")
+        return self.tape.known(value, written, a, b, divided=divided)
 
     def visit_compare(self, tree):
         left, result = self.visit(tree.left), None

@@ -39,7 +39,7 @@ INSTEAD = {
     "import": ", write it above",
     "from": ", write it above",
 }
-STRIDES = set("arange chunk conv1d conv2d".split())  # and slices
+STRIDES = set("chunk conv1d conv2d".split())  # and slices
 LARGEST = 1024  # of the sizes that are tried, and of what they have to go beyond
 DECIDES = "a tensor's numbers decide a shape or a Python value"
 IDS = re.compile(r"\b_\d+\b")
@@ -55,12 +55,13 @@ class Known:
     value: object
     text: str
     unwritten: bool = False  # whether it is a size that the trace alone knows
+    far: int = 1  # by what the sizes were divided that made it
 
     def __str__(self):
         return self.text
 
     def __neg__(self):
-        return Known(-self.value, f"(-{self})", self.unwritten)
+        return dataclasses.replace(self, value=-self.value, text=f"(-{self})")
 
 
 def constant(value):
@@ -232,19 +233,18 @@ class Tape:
             self.refuse("a number of the dtype that is rounded")
         self.exact |= any(known.unwritten for known in flat(values))
 
-    def meet(self, *values):
-        """The whole numbers that no size made, beyond which sizes are tried."""
-        whole = (n for n in flat(values) if type(n.value) is int)
-        met = {abs(n.value) for n in whole if not IDS.search(n.text)}
-        self.met |= met
-        return met
+    def meet(self, *values, divided=True):
+        """By what sizes were divided, and whether that is beyond the sizes that are tried."""
+        whole = [n for n in flat(values) if type(n.value) is int]
+        met = {1, *(abs(n.value) for n in whole if not IDS.search(n.text))}
+        far = max([1, *(n.far for n in whole)]) * (max(met) if divided else 1)
+        self.met |= {far, *met}
+        return far, max(far, *met) >= LARGEST
 
-    def known(self, value, written, *of):
+    def known(self, value, written, *of, divided=False):
         """A value that is made of others; a truth is one for these, and guarded."""
-        unwritten, far = (
-            any(n.unwritten for n in flat(of)),
-            max(self.meet(*of), default=0),
-        )
+        unwritten = any(known.unwritten for known in flat(of))
+        far, beyond = self.meet(*of, divided=divided)
         if isinstance(value, bool):
             self.exact |= unwritten
             if not unwritten and IDS.search(written):
@@ -253,15 +253,15 @@ class Tape:
         if isinstance(value, (int, str)) and all(map(literal, flat(of))):
             written = repr(value)
         elif type(value) is int:  # where n // 2048 is another, nobody tries
-            self.exact |= far >= LARGEST
-        return Known(value, written, unwritten)
+            self.exact |= beyond
+        return Known(value, written, unwritten, far)
 
     def named(self, value, name):
         """A tensor's name is what the forward called it; a number made of others has one, too."""
         made = value
         if isinstance(value, Known) and "(" in value.text:
             made = Node(self, "number", value.text, value.value)
-            value = Known(value.value, str(made), value.unwritten)
+            value = dataclasses.replace(value, text=str(made))
         if isinstance(made, Node) and not made.name:
             made.name = name
         return value
@@ -288,7 +288,7 @@ class Tape:
         if done in NOTHING and not named and value.dtype == step.value.dtype:
             return step
         source = self.spelled(home, name, op, given, named)
-        self.meet(given, *named.values())
+        self.meet(given, *named.values(), divided=False)
         self.guard_bounds(op, given, named)
         if isinstance(value, torch.Tensor):
             return Node(self, op, source, value, given, named)
@@ -312,7 +312,8 @@ class Tape:
     def guard_bounds(self, op, given, named):
         """On which side of a size a slice or a split ends, which may take less there."""
         bounds, numbers = [], [*given, *named.values()]
-        steps = numbers if op in STRIDES else []
+        strides = given[2:] or "step" in named if op == "arange" else op in STRIDES
+        steps = numbers if strides else []
         if op == "getitem":
             index = given[1] if isinstance(given[1], tuple) else (given[1],)
             index = [one for one in index if one is not None]
@@ -321,11 +322,11 @@ class Tape:
             for one, dim in zip(index, dims, strict=True):
                 if isinstance(one, slice):
                     bounds += [(one.start, dim), (one.stop, dim)]
-                    steps.append(one.step)
+                    steps += [one] * (one.step is not None)
         elif op == "split":
             known = dict(zip(("split_size", "dim"), given[1:], strict=False)) | named
             bounds = [(known.get("split_size"), known.get("dim", 0))]
-        self.exact |= max(self.meet(*steps), default=0) >= LARGEST
+        self.exact |= self.meet(*steps)[1]
         if op == "arange":  # whose shape is rounded
             self.pin(*(n for n in flat(numbers) if type(n.value) is float))
         sources = {str(n): n.source for n in self.nodes if n.op == "number"}

@@ -596,6 +596,16 @@ def in_chunks(x):
     return sum(part.square().mean() for part in parts)
 
 
+def divided_twice(x):
+    k = x.shape[1] // 16 // 20
+    return x[:, : k + 1].square().mean(1)
+
+
+def of_a_list(x):
+    part = x.sum() * torch.arange(200)[: x.shape[1]]
+    return part.sum() / part.shape[0]
+
+
 def counted_on(x):
     total = torch.zeros_like(x)
     for k, part in enumerate([x], x.shape[0]):
@@ -630,6 +640,8 @@ FIVE_RANKS = (torch.ones(2, 2, 2, 4, 6),)
         (last_share, (), (torch.ones(4, 600),)),
         (rows_apart, (), (torch.ones(400, 6),)),
         (in_chunks, (), (torch.ones(3000, 6),)),
+        (divided_twice, (), (torch.ones(4, 330),)),
+        (of_a_list, (), (torch.ones(4, 300),)),
         (counted_on, (), (torch.ones(3100, 6),)),
         (times_apart, (2.0,), (torch.ones(4, 6), 0.5)),
         (maybe, X, (torch.ones(4, 6), None)),
