@@ -211,7 +211,7 @@ class Backward:
         for node in self.tape.nodes:
             # a, b = x.chunk(2)
             parts = [str(piece) for piece in node.pieces]
-            if parts and lines.keys() >= {*parts}:
+            if parts[1:] and lines.keys() >= {*parts}:
                 names = ", ".join(lines.pop(part)[0] for part in parts)
                 lines[str(node)] = names, lines[str(node)][1]
         return [(*line, need[step], step) for step, line in lines.items()]

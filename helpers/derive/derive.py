@@ -1,6 +1,5 @@
 """Derive, try on what was not traced, and print only what was right everywhere."""
 
-import ast
 import contextlib
 import inspect
 import re
@@ -15,8 +14,8 @@ from .backward import Backward
 from .forward import Forward
 from .reader import read
 from .rules import Refused
-from .source import Pattern, definition, title_of, write
-from .tape import SCOPE
+from .source import Pattern, title_of, write
+from .tape import LARGEST, SCOPE
 
 
 def derive(function, *arguments, save=(), jvp=False):
@@ -37,8 +36,9 @@ def derive(function, *arguments, save=(), jvp=False):
     `check_...` below the class. Near the ends of a dtype's range, it may overflow where
     autograd does not. An output without a gradient, and a tangent that is missing, count as
     zeros, which make nan where a step is singular. `clamp` passes nan on, where autograd stops
-    it. Sizes were tried up to 131, or to twice the largest number below 1,024 that the function
-    names. The function is read statement by statement: it may bind names, decide by `if`, loop
+    it, and `logsumexp` an infinity to all of its row. Sizes were tried up to 131, or to twice
+    the largest of the example's and of the numbers below 1,024 that the function meets. The
+    function is read statement by statement: it may bind names, decide by `if`, loop
     over at most eight items and call what is in the table; what else it does is refused.
     Raises Refused, a ValueError, with the reason, where no such text was found.
     """
@@ -48,7 +48,7 @@ def derive(function, *arguments, save=(), jvp=False):
         raise Refused("jvp with save: what is saved has no tangent")
     code = function.__code__
     for name in (*code.co_varnames, *code.co_names):
-        is_own = name in code.co_varnames and name in ("torch", "F", "math")
+        is_own = name in code.co_varnames and name in OWN
         if is_own or re.fullmatch(r"_\d+|ctx|need", name):
             raise Refused(f"`{name}` is a name that derive uses: choose another")
     bound = inspect.signature(function).bind(*arguments)
@@ -88,8 +88,8 @@ def derive(function, *arguments, save=(), jvp=False):
         torch.set_num_threads(threads)
 
 
+OWN = "torch", "F", "math", "type", "int", "float"  # of the text
 DTYPES = torch.float32, torch.bfloat16  # in which the text is tried
-LARGEST = 1024  # of the sizes that are tried
 
 
 def each(tensors, f):
@@ -113,11 +113,8 @@ class Derivation:
                 f"save={save}: not all are variables of the function at its return"
             )
         self.pattern = Pattern(self.tape, constants)
-        # A size beyond those that the function names, such as the 20 of x[:, :20].
-        tree = definition(function)[0]
-        named = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]
-        named += [*constants.values(), *function.__globals__.values()]
-        whole = [n for n in named if type(n) is int and n < LARGEST]
+        # A size beyond the numbers that the function meets, as the 20 of x[:, :20].
+        whole = [n for n in self.tape.met if n < LARGEST]
         self.large = 3 + 2 * max([64, *whole])
         self.shapes = self.generalize()
         self.compose("")
@@ -196,9 +193,13 @@ class Derivation:
         """Sizes and ranks with the same steps; what holds between sizes goes to the pattern."""
         pattern, changes = self.pattern, []
         sizes = list(pattern.letters)
+        far = 3 + 2 * max([0, *sizes])  # another size may be a bound, too
         for size in sizes:
             for step in (m for m in range(1, size + 1) if size % m == 0):
-                others = [*range(2 * step, size + 7 * step, step), step * self.large]
+                others = [
+                    *range(2 * step, size + 7 * step, step),
+                    step * max(self.large, 1 + far // step),
+                ]
                 others = [s for s in others if s not in sizes]
                 outcomes = {s: self.same(self.sized({size: s})) for s in others}
                 fitting = [s for s, outcome in outcomes.items() if outcome]
@@ -208,7 +209,7 @@ class Derivation:
                     break
         bound = [s for s in sizes if s not in pattern.step]
         if bound:
-            factors = 2, 3, 1 + self.large // min(bound)
+            factors = 2, 3, 1 + max(self.large, far) // min(bound)
             scaled = [{s: k * s for s in bound} for k in factors]
             fits = all(self.same(self.sized(change)) for change in scaled)
             if fits and not any(s % min(bound) for s in bound):
@@ -321,7 +322,10 @@ class Derivation:
             return f"{type(error).__name__}: {error}"
         eps = torch.finfo(mine[0].dtype).eps
         eps *= 1e5 if eps < 1e-12 else 8
-        sizes = torch.cat([torch.zeros(1), *(t.flatten().abs() for t in truth)])
+        # By an output of -1e9, as where a mask fills, nothing would be wrong.
+        least = [t.clamp(-100, 100) for t in truth[: len(self.tape.outputs)]]
+        sizes = [t.flatten().abs() for t in least + truth[len(least) :]]
+        sizes = torch.cat([torch.zeros(1), *sizes])
         scale = sizes[sizes.isfinite()].max()
         for right, a, b in zip(truth, mine, theirs, strict=True):
             if a.shape != b.shape or a.dtype != b.dtype:

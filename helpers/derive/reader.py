@@ -40,6 +40,10 @@ ZERO = constant(0)
 SEQUENCES = tuple, list, Shape
 
 
+class Once(list):
+    """What Python goes through once, where the list is there for more."""
+
+
 def read(function, arguments, at_zero):
     """The tape of `function` with `arguments`: tensors and Python values, by name."""
     tree = definition(function)[0]
@@ -110,7 +114,9 @@ class Reader:
         before, more = self.visit(tree.target), self.visit(tree.value)
         if isinstance(before, Node):
             self.tape.refuse(f"`{ast.unparse(tree)}` changes a tensor in place")
-        if isinstance(before, list) and isinstance(tree.op, ast.Add):
+        if isinstance(before, list):  # which may have other names
+            if not isinstance(tree.op, ast.Add):
+                self.tape.refuse(f"`{ast.unparse(tree)}` changes a list in place")
             before.extend(self.items(more))
         else:
             self.bind(tree.target, self.binary(tree.op, before, more))
@@ -133,7 +139,7 @@ class Reader:
 
     def bind(self, target, value):
         if isinstance(target, ast.Name):
-            self.locals[target.id] = self.tape.named(value, target.id)
+            self.locals[target.id] = self.tape.named(self.kept(value), target.id)
         elif isinstance(target, (ast.Tuple, ast.List)):
             values, parts = [*self.items(value)], target.elts
             for k, part in enumerate(parts):
@@ -144,6 +150,11 @@ class Reader:
                 self.bind(part.value if isinstance(part, ast.Starred) else part, one)
         else:
             self.tape.refuse(f"`{ast.unparse(target)} =` changes it in place")
+
+    def kept(self, value):
+        if isinstance(value, Once):
+            self.tape.refuse("an iterator that is kept: make a list of it")
+        return value
 
     # Expressions
 
@@ -181,10 +192,10 @@ class Reader:
         return constant(tree.value)
 
     def visit_tuple(self, tree):
-        return tuple(self.several(tree.elts))
+        return tuple(self.visit_list(tree))
 
     def visit_list(self, tree):
-        return self.several(tree.elts)
+        return [*map(self.kept, self.several(tree.elts))]
 
     def visit_name(self, tree):
         if tree.id in self.locals:
@@ -192,9 +203,9 @@ class Reader:
         if tree.id not in self.tape.globals:
             return getattr(builtins, tree.id)
         value = self.tape.globals[tree.id]
-        if type(value) in (int, float):
+        if type(value) is float:
             return Known(value, tree.id)
-        return constant(value) if isinstance(value, (bool, str)) else value
+        return constant(value) if isinstance(value, (bool, int, str)) else value
 
     def visit_attribute(self, tree):
         of, name = self.visit(tree.value), tree.attr
@@ -223,10 +234,7 @@ class Reader:
 
     def visit_slice(self, tree):
         bounds = tree.lower, tree.upper, tree.step
-        bounds = [bound and self.visit(bound) for bound in bounds]
-        if any(isinstance(bound, Node) for bound in bounds):
-            self.tape.refuse("a slice that ends at a tensor's number")
-        return slice(*bounds)
+        return slice(*(bound and self.visit(bound) for bound in bounds))
 
     def visit_ifexp(self, tree):
         holds = self.truth(self.visit(tree.test))
@@ -256,7 +264,7 @@ class Reader:
         return self.binary(tree.op, self.visit(tree.left), self.visit(tree.right))
 
     def binary(self, op, *terms):
-        name, sign = OPERATORS[type(op)]
+        name, sign = OPERATORS.get(type(op)) or self.refuse(type(op).__name__)
         function = getattr(operator, name)
         a, b = (t.elements() if isinstance(t, Shape) else t for t in terms)
         if isinstance(a, Node) or isinstance(b, Node):
@@ -271,7 +279,8 @@ class Reader:
             return a * plain(b) if is_list[0] else plain(a) * b
         first = f"({text(a)})" if text(a)[0] == "-" else text(a)  # -1.5 ** 2
         written = f"({first} {sign} {text(b)})"
-        return self.tape.known(function(plain(a), plain(b)), written, a, b)
+        value, divided = function(plain(a), plain(b)), sign in ("//", "%")
+        return self.tape.known(value, written, a, b, divided=divided)
 
     def visit_compare(self, tree):
         left, result = self.visit(tree.left), None
@@ -297,7 +306,7 @@ class Reader:
 
         def rounds(generators):
             if not generators:
-                found.append(self.visit(tree.elt))
+                found.append(self.kept(self.visit(tree.elt)))
                 return
             first, *others = generators
             for value in self.rounds(self.items(self.visit(first.iter))):
@@ -309,7 +318,8 @@ class Reader:
         self.locals = before
         return found
 
-    visit_generatorexp = visit_listcomp
+    def visit_generatorexp(self, tree):
+        return Once(self.visit_listcomp(tree))
 
     def visit_call(self, tree):
         given = self.several(tree.args)
@@ -332,9 +342,8 @@ class Reader:
         own = getattr(self, f"call_{name}", None)
         if own and function is getattr(builtins, name, None) and not named:
             return own(*given)
-        if not resolve_name(function):
-            self.refuse(name)
-        return self.tape.step(resolve_name(function), function, given, named)
+        called = (resolve_name(function) or self.refuse(name)).replace("spmm", "mm")
+        return self.tape.step(called, function, given, named)
 
     def method(self, of, name, given, named):
         if isinstance(of, Node) and name in ("dim", "size", "numel"):
@@ -343,14 +352,12 @@ class Reader:
             function = getattr(torch.Tensor, name)
             return self.tape.step(f"torch.Tensor.{name}", function, (of, *given), named)
         if isinstance(of, list) and name == "append":
-            of.extend(given)
+            of.extend(map(self.kept, given))
             return constant(None)
         return self.refuse(name)
 
     def of_numbers(self, function, name, given):
         given = [v.elements() if isinstance(v, Shape) else v for v in given]
-        if any(isinstance(v, Node) for v in given):
-            self.refuse(name)
         value = function(*plain(given))
         written = f"{name}({', '.join(map(text, given))})"
         if type(value) is int and any(isinstance(n.value, float) for n in flat(given)):
@@ -387,14 +394,15 @@ class Reader:
         return total
 
     def call_zip(self, *several):
-        return list(zip(*map(self.items, several), strict=False))
+        return Once(zip(*map(self.items, several), strict=False))
 
     def call_enumerate(self, values, start=ZERO):
+        self.tape.pin(start)
         pairs = enumerate(self.items(values), plain(start))
-        return [(constant(k), value) for k, value in pairs]
+        return Once((constant(k), value) for k, value in pairs)
 
     def call_reversed(self, values):
-        return self.items(values)[::-1]
+        return Once(self.items(values)[::-1])
 
     def call_list(self, values):
         return [*self.items(values)]

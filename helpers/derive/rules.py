@@ -46,7 +46,7 @@ ELEMENTWISE = table("""
     cos: -g * torch.sin(a)
     cosh: g * torch.sinh(a)
     div: g / b | -(g / b) * y
-    elu: torch.where(a >= 0, g, g * torch.exp(a.clamp(max=0)))
+    elu: torch.where(a < 0, g * torch.exp(a.clamp(max=0)), g)
     erf: 2 / math.sqrt(math.pi) * g * torch.exp(-a * a)
     exp: g * y
     expm1: g * (y + 1)
@@ -150,6 +150,10 @@ def gradients(node, g, tape):
         return OTHERS[node.op](node, g, tape)
     if node.op == "squeeze" and node.shape == node.args[0].shape:
         raise Refused("`squeeze` of a size that is not 1")
+    if node.op == "diagonal" and len(node.shape) > 1 and len(node.args) < 4:
+        raise Refused("`diagonal` of a batch: write it as diagonal(0, -2, -1)")
+    if node.op in CONSTANT:
+        raise Refused(f"`{node.op}` of what has a gradient")
     args, formulas = [*map(tape.text, node.args)], ELEMENTWISE.get(node.op)
     if formulas and (node.kwargs or len(args) != len(formulas)):
         raise Refused(f"`{node.op}` with options: write out what it computes")
@@ -371,7 +375,7 @@ def getitem(node, g, tape):
     ]
     new = [k for k, i in enumerate(index) if i is None]
     if len(taken) + bool(new) != 1:
-        raise Refused("an index that does two things at once: index twice")
+        raise Refused("an index that does nothing, or two things: index twice")
     dims = [k - len(index) if ... in index[:k] else k for k in taken or new]
     (k, *_), (dim, *_) = taken or new, dims
     if new:

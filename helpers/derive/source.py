@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+import sys
 import textwrap
 
 from .rules import Refused, shown
@@ -32,15 +33,16 @@ def definition(function):
         value = function.__globals__[name]
         called, module = getattr(value, "__name__", ""), inspect.ismodule(value)
         home = called if module else str(getattr(value, "__module__", ""))
+        home = "torch.nn.functional" if "._C" in home else home
+        found = value if module else getattr(sys.modules.get(home), called, None)
         alias = f" as {name}" * (called != name)
-        if type(value) in (bool, int, float, str):
+        if type(value) in (bool, int, float, str) and name not in CHECKED:
             above.add(f"{name} = {shown(value)}")
-        elif not called or home.split(".")[0] not in ("torch", "math"):
+        elif home.split(".")[0] not in ("torch", "math") or found is not value:
             raise Refused(f"`{name}` is a global: pass it, or write it out")
         elif module:
             above.add(f"import {home}{alias}")
         else:
-            home = "torch.nn.functional" if "._C" in home else home
             above.add(f"from {home} import {called}{alias}")
     for argument in tree.args.args:
         argument.annotation = None
@@ -49,6 +51,7 @@ def definition(function):
     return tree, textwrap.dedent("\n".join(body)), above
 
 
+CHECKED = "name", "tensor", "shape", "dtype"  # which the check binds
 ALONE = bool, type(None)  # whose values are compared by `is`
 
 
@@ -121,8 +124,8 @@ def write(function, walks, pattern, kept):
     backward, *forward = walks
     tape, saved = backward.tape, backward.saved
     tree, body, above = definition(function)
-    if tree.args.kwonlyargs:  # a tuple or a dict of them is no Python value
-        raise Refused("a Function takes neither *arguments nor arguments by name")
+    if tree.args.kwonlyargs or tree.args.posonlyargs:
+        raise Refused("a signature with * or /: a Function takes neither")
     names, signature = [*inspect.signature(function).parameters], ast.unparse(tree.args)
     text = " ".join(line[1] for walk in walks for line in walk.lines)
     body = body.splitlines()
@@ -284,7 +287,10 @@ class Pattern:
                 bad.append(
                     f"{small} in {letter}" if is_lead else f"{letter} == {small}"
                 )
-        bad += self.tape.refusals()
+        told = {f"not {rank.replace('!=', '==')}" for rank in ranks}
+        bad += [test for test in self.tape.refusals() if test not in told]
+        optional = (n.name for n in self.tape.inputs if n.name in self.tape.optional)
+        ranks[:0] = [f"{name} is None" for name in optional]
         if ranks:
             words = " or ".join(ranks)
             out[:0] = [

@@ -6,6 +6,7 @@ shape, and each comparison of them leaves a guard.
 
 import ast
 import dataclasses
+import inspect
 import math
 import re
 
@@ -22,7 +23,7 @@ SIGNS = dict(
         strict=True,
     )
 )
-SPELLED = {op: f"{{}} {sign} {{}}" for op, sign in SIGNS.items()}
+SPELLED = {op: f"({{}}) {sign} ({{}})" for op, sign in SIGNS.items()}
 SPELLED |= {
     "neg": "-{}",
     "invert": "~{}",
@@ -38,8 +39,9 @@ INSTEAD = {
     "import": ", write it above",
     "from": ", write it above",
 }
-MASKS = torch.bool, torch.uint8
-FACTORIES = set("arange eye full full_like linspace ones zeros".split())
+STRIDES = set("chunk conv1d conv2d".split())  # and slices
+LARGEST = 1024  # of the sizes that are tried, and of what they have to go beyond
+DECIDES = "a tensor's numbers decide a shape or a Python value"
 IDS = re.compile(r"\b_\d+\b")
 NOTHING = [("add", [0]), ("mul", [1])]  # as in the first round of a loop
 SCOPE = {"torch": torch, "F": torch.nn.functional, "math": math}
@@ -53,12 +55,13 @@ class Known:
     value: object
     text: str
     unwritten: bool = False  # whether it is a size that the trace alone knows
+    far: int = 1  # by what the sizes were divided that made it
 
     def __str__(self):
         return self.text
 
     def __neg__(self):
-        return Known(-self.value, f"(-{self})", self.unwritten)
+        return dataclasses.replace(self, value=-self.value, text=f"(-{self})")
 
 
 def constant(value):
@@ -87,23 +90,28 @@ class Shape:
 
 
 def flat(value):
-    """The Knowns in it."""
+    """The Knowns in it, of whole numbers, too."""
     if isinstance(value, slice):
         value = value.start, value.stop, value.step
     if isinstance(value, (tuple, list)):
         return [one for part in value for one in flat(part)]
+    value = constant(value) if type(value) is int else value
     return [value] if isinstance(value, Known) else []
 
 
-def plain(value):
-    """What Python has in its place."""
+def plain(value, of=None):
+    """What Python has in its place; in that of a tensor, what `of` makes of it."""
     if isinstance(value, (tuple, list)):
-        return type(value)(map(plain, value))
+        return type(value)(plain(one, of) for one in value)
     if isinstance(value, slice):
-        return slice(plain(value.start), plain(value.stop), plain(value.step))
+        return slice(*(plain(b, of) for b in (value.start, value.stop, value.step)))
     if isinstance(value, Shape):
         return value.node.shape
-    return value.value if isinstance(value, (Known, Node)) else value
+    if isinstance(value, Node):
+        if of is None:
+            raise ValueError(DECIDES)
+        return of(value)
+    return value.value if isinstance(value, Known) else value
 
 
 def text(value):
@@ -117,7 +125,11 @@ def text(value):
 
 
 def literal(value):
-    return text(value) == shown(plain(value))
+    return text(value) == shown(plain(value, str))
+
+
+def call(function, given, named, of):
+    return function(*plain(given, of), **{k: plain(v, of) for k, v in named.items()})
 
 
 def unwrapped(value):
@@ -158,6 +170,8 @@ class Tape:
         self.at_zero, self.line = at_zero, 0
         self.nodes, self.inputs, self.numbers = [], [], {}
         self.guards, self.pinned, self.exact = {}, set(), False
+        self.met, parameters = set(), inspect.signature(function).parameters
+        self.optional = {n for n, p in parameters.items() if p.default is None}
 
     def argument(self, name, value):
         if isinstance(value, torch.Tensor):
@@ -191,7 +205,8 @@ class Tape:
             storage = node.value.untyped_storage().data_ptr()
             if storage in storages:
                 raise Refused(
-                    "an output is an input, or a view of one or of another output"
+                    "an output is an input, or one plus 0 or times 1, or a view of one or of "
+                    "another output"
                 )
             storages.add(storage)
 
@@ -201,7 +216,9 @@ class Tape:
             for node in reversed(self.nodes):
                 known = f"({node.source})" if node.source else node.name
                 guard = re.sub(rf"\b{node}\b", known.removeprefix("ctx."), guard)
-            yield ast.unparse(ast.parse(f"not {guard}" if held else guard))
+            left, _, right = guard[1:-1].partition(" == ")
+            if left != right:
+                yield ast.unparse(ast.parse(f"not {guard}" if held else guard))
 
     def refuse(self, why):
         raise Refused(f"line {self.line}: {why}")
@@ -216,9 +233,18 @@ class Tape:
             self.refuse("a number of the dtype that is rounded")
         self.exact |= any(known.unwritten for known in flat(values))
 
-    def known(self, value, written, *of):
+    def meet(self, *values, divided=True):
+        """By what sizes were divided, and whether that is beyond the sizes that are tried."""
+        whole = [n for n in flat(values) if type(n.value) is int]
+        met = {1, *(abs(n.value) for n in whole if not IDS.search(n.text))}
+        far = max([1, *(n.far for n in whole)]) * (max(met) if divided else 1)
+        self.met |= {far, *met}
+        return far, max(far, *met) >= LARGEST
+
+    def known(self, value, written, *of, divided=False):
         """A value that is made of others; a truth is one for these, and guarded."""
         unwritten = any(known.unwritten for known in flat(of))
+        far, beyond = self.meet(*of, divided=divided)
         if isinstance(value, bool):
             self.exact |= unwritten
             if not unwritten and IDS.search(written):
@@ -226,14 +252,16 @@ class Tape:
             return constant(value)
         if isinstance(value, (int, str)) and all(map(literal, flat(of))):
             written = repr(value)
-        return Known(value, written, unwritten)
+        elif type(value) is int:  # where n // 2048 is another, nobody tries
+            self.exact |= beyond
+        return Known(value, written, unwritten, far)
 
     def named(self, value, name):
         """A tensor's name is what the forward called it; a number made of others has one, too."""
         made = value
         if isinstance(value, Known) and "(" in value.text:
             made = Node(self, "number", value.text, value.value)
-            value = Known(value.value, str(made), value.unwritten)
+            value = dataclasses.replace(value, text=str(made))
         if isinstance(made, Node) and not made.name:
             made.name = name
         return value
@@ -243,7 +271,9 @@ class Tape:
         home, _, name = called.rpartition(".")
         op = name.strip("_").replace("truediv", "div")
         in_place = "out" in named or plain(named.get("inplace", False))
-        in_place |= home.endswith("functional") and any(plain(a) is True for a in given)
+        in_place |= home.endswith("functional") and any(
+            isinstance(a, Known) and a.value is True for a in given
+        )
         if in_place or name.endswith("_") and name[0] != "_":
             self.refuse(f"`{name}` changes a tensor in place")
         if op not in KNOWN or home == "torch.linalg":
@@ -251,13 +281,14 @@ class Tape:
         given, named = unwrapped(given), {k: unwrapped(v) for k, v in named.items()}
         if "input" in named and "condition" not in named:
             given = named.pop("input"), *given
-        self.refuse_shapes_of_data(op, given, named)
-        value = function(*plain(given), **{k: plain(v) for k, v in named.items()})
+        self.refuse_numbers_of(function, op, given, named)
+        value = call(function, given, named, lambda node: node.value)
         done = op, [plain(a) for a in given if literal(a)]
         step = next((a for a in given if isinstance(a, Node)), None)
         if done in NOTHING and not named and value.dtype == step.value.dtype:
             return step
         source = self.spelled(home, name, op, given, named)
+        self.meet(given, *named.values(), divided=False)
         self.guard_bounds(op, given, named)
         if isinstance(value, torch.Tensor):
             return Node(self, op, source, value, given, named)
@@ -267,21 +298,22 @@ class Tape:
         ]
         return tuple(node.pieces)
 
-    def refuse_shapes_of_data(self, op, given, named):
-        """What decides on a shape by a tensor's numbers."""
-        index = given[1] if op == "getitem" else ()
-        index = index if isinstance(index, tuple) else (index,)
-        if any(isinstance(i, Node) and i.value.dtype in MASKS for i in index):
-            self.refuse("an index by a mask: its result has no shape of its own")
-        if op == "where" and len(given) + len(named) == 1:
-            self.refuse("`where` of one argument: its result has no shape of its own")
-        numbers = [*given[op.endswith("_like") :], *named.values()]
-        if op in FACTORIES and any(isinstance(a, Node) for a in numbers):
-            self.refuse(f"`{op}` reads a tensor's number")
+    def refuse_numbers_of(self, function, op, given, named):
+        """What cannot be done with tensors that have shapes, and no numbers."""
+        read = []
+        plain((*given, *named.values()), read.append)
+        if op == "to" or all(n.shape and n.value.is_floating_point() for n in read):
+            return
+        try:
+            call(function, given, named, lambda node: node.value.detach().to("meta"))
+        except Exception:  # as of where(mask), or of item
+            self.refuse(f"`{op}`: {DECIDES}")
 
     def guard_bounds(self, op, given, named):
         """On which side of a size a slice or a split ends, which may take less there."""
-        bounds = []
+        bounds, numbers = [], [*given, *named.values()]
+        strides = given[2:] or "step" in named if op == "arange" else op in STRIDES
+        steps = numbers if strides else []
         if op == "getitem":
             index = given[1] if isinstance(given[1], tuple) else (given[1],)
             index = [one for one in index if one is not None]
@@ -290,9 +322,13 @@ class Tape:
             for one, dim in zip(index, dims, strict=True):
                 if isinstance(one, slice):
                     bounds += [(one.start, dim), (one.stop, dim)]
+                    steps += [one] * (one.step is not None)
         elif op == "split":
             known = dict(zip(("split_size", "dim"), given[1:], strict=False)) | named
             bounds = [(known.get("split_size"), known.get("dim", 0))]
+        self.exact |= self.meet(*steps)[1]
+        if op == "arange":  # whose shape is rounded
+            self.pin(*(n for n in flat(numbers) if type(n.value) is float))
         sources = {str(n): n.source for n in self.nodes if n.op == "number"}
         for bound, dim in bounds:
             number = plain(bound)
@@ -301,7 +337,7 @@ class Tape:
             size, much = self.size(given[0], dim), abs(number)
             source = text(bound) if number >= 0 else f"(-{text(bound)})"
             source = source if "_" in source else repr(much)
-            if "_" in size and size not in (sources.get(source) or source):
+            if "_" in size + source and size not in (sources.get(source) or source):
                 self.guards[f"({source} < {size})"] = much < given[0].shape[dim]
 
     def spelled(self, home, name, op, given, named):
@@ -310,7 +346,7 @@ class Tape:
             *map(text, given),
             *(f"{k}={text(v)}" for k, v in named.items()),
         ]
-        if op == "getitem" and isinstance(given[1], tuple):
+        if op == "getitem" and isinstance(given[1], tuple) and given[1]:
             rest = [rest[0][1:-3]]
         if op in SPELLED and name != "pow" and not named:
             source = SPELLED[op].format(first, *rest)

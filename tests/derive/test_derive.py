@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.autograd import grad, gradcheck, gradgradcheck
 from torch.nn import functional as F
+from torch.special import expm1 as grow
 from torch.utils._pytree import tree_leaves
 
 from helpers.derive import Refused, derive
@@ -176,7 +177,7 @@ def scaled(x, factor=2.0):
     return x * factor
 
 
-@shapes((4, 6), texts=["torch.where(x >= 0, "])
+@shapes((4, 6), texts=["torch.where(x < 0, "])
 def above_zero(x):
     return F.elu(x) + 1
 
@@ -572,6 +573,60 @@ def of_longer(x):
     return x * 2 if len(x.shape + (1,)) < 6 else x * 3  # noqa: RUF005
 
 
+def hopped(x):
+    hop = 16 * 16
+    return x[:, ::hop].square().mean(-1)
+
+
+def far_hopped(x):
+    return x[:, ::D_FAR].square().mean(-1)
+
+
+def last_share(x):
+    part = x[:, -(x.shape[1] // 2**8) :]
+    return part.square().sum(1) / part.shape[1]
+
+
+def rows_apart(x):
+    return x[torch.arange(0, x.shape[0], 16 * 20)].square().mean(0)
+
+
+def in_chunks(x):
+    parts = x.chunk((x.shape[0] + D_FAR - 1) // D_FAR)
+    return sum(part.square().mean() for part in parts)
+
+
+def divided_twice(x):
+    k = x.shape[1] // 16 // 20
+    return x[:, : k + 1].square().mean(1)
+
+
+def of_a_list(x):
+    part = x.sum() * torch.arange(200)[: x.shape[1]]
+    return part.sum() / part.shape[0]
+
+
+def counted_on(x):
+    total = torch.zeros_like(x)
+    for k, part in enumerate([x], x.shape[0]):
+        total = total + (part.sin() if k > 3000 else part.cos())
+    return total
+
+
+def times_apart(x, step=2.0):
+    apart = torch.arange(0, 1, step, dtype=x.dtype)
+    return (x.sum() * (apart + 1)).square().mean()
+
+
+def beyond(x, y):
+    return x[:, y.shape[1] :: 20].square().mean(1) * y.sum()
+
+
+def maybe(x, w=None):
+    return x.sin() if w is None else x * w
+
+
+WIDE, D_FAR = example((2, 150), (2, 140)), 2048
 FIVE_RANKS = (torch.ones(2, 2, 2, 4, 6),)
 
 
@@ -580,6 +635,16 @@ FIVE_RANKS = (torch.ones(2, 2, 2, 4, 6),)
     [
         (kept_share, (0.5,), (torch.ones(4, 6), 0.9)),
         (half_life, (100.0,), (torch.ones(4, 6), 2500.0)),
+        (hopped, (), (torch.ones(4, 300),)),
+        (far_hopped, (), (torch.ones(4, 3000),)),
+        (last_share, (), (torch.ones(4, 600),)),
+        (rows_apart, (), (torch.ones(400, 6),)),
+        (in_chunks, (), (torch.ones(3000, 6),)),
+        (divided_twice, (), (torch.ones(4, 330),)),
+        (of_a_list, (), (torch.ones(4, 300),)),
+        (counted_on, (), (torch.ones(3100, 6),)),
+        (times_apart, (2.0,), (torch.ones(4, 6), 0.5)),
+        (maybe, X, (torch.ones(4, 6), None)),
         (large_as_a_whole, (), (torch.ones(900, 6),)),
         (wide_together, example((4, 5)), (torch.ones(4, 14), torch.ones(4, 15))),
         (from_a_list, (), (torch.ones(4, 20),)),
@@ -628,6 +693,12 @@ def test_what_a_trace_cannot_see_is_refused(function, given, other):
     apply = built(derive(function, *X, *given))
     with pytest.raises(ValueError, match="not derived|must be"):
         apply(*other)
+
+
+def test_a_size_may_be_beyond_that_of_another():
+    apply = built(derive(beyond, *WIDE))
+    with pytest.raises(ValueError, match="must be"):
+        apply(torch.ones(2, 200), torch.ones(2, 140))
 
 
 def from_three(x):
@@ -706,6 +777,17 @@ def segments(x, index, more):
     return total * total.scatter_add(1, index[:, None].expand_as(x), x.sin())
 
 
+AXIS = -1
+
+
+def in_turn(x, power):
+    return (x.square() * (-1.0) ** power).sum(AXIS)
+
+
+def of_one_piece(x):
+    return sum(part.square() for part in x.chunk(1)) + torch.mm(x, x.mT).sum()
+
+
 NO_MASK, SOME = torch.zeros(4, 6, dtype=torch.bool), torch.tensor([0, 2, 0, 1])
 ROWS = torch.ones(2, 3, 4, dtype=torch.float64)
 ROWS[0, 1] = 0
@@ -727,6 +809,8 @@ AT_THE_BOUND = torch.tensor(
         (between, [*X, 2.0, *X], [ONES, 3.0, ONES]),
         (share_of_rows, example((2, 3, 4)), [ROWS]),
         (segments, [*X, SOME, *X], [ONES.sin(), SOME, ONES]),
+        (in_turn, [*X, torch.tensor(1)], [ONES, torch.tensor(2)]),
+        (of_one_piece, X, [ONES]),
         (power, example((3, 4)), [60 * torch.ones(5).double(), 3.0]),
         (in_halves, example((3, 12)), example((5, 2))),
         (in_halves, example((3, 8)), example((5, 10))),
@@ -915,6 +999,69 @@ def up_to_a_number(x):
     return x.sum() / torch.arange(x.detach().sum()).shape[0]
 
 
+def in_rounds(x):
+    for _ in range((x > 1).sum()):
+        x = x.sin()
+    return x * 2
+
+
+def chosen(x):
+    return [x.sin(), x.cos()][torch.ones((), dtype=torch.long)] * 2
+
+
+def counted_from(x):
+    pairs = enumerate([x.sin()], torch.ones((), dtype=torch.long))
+    return sum(k * part for k, part in pairs)
+
+
+def widened(x):
+    count = (x > 1).sum()
+    return x.square() * torch.ones([2, (count + 1)]).shape[1]
+
+
+def cut(x):
+    return x.square().split((x > 1).sum())[0]
+
+
+def added(x):
+    return x.square() * (2 if math.fsum([(x > 1).sum()]) > 12 else 3)
+
+
+def nowhere(x):
+    return x[()].sin()
+
+
+def shifted(x):
+    return x * (1 << x.shape[0])
+
+
+def in_half(x):
+    return x.to(torch.float32).square()
+
+
+def nothing_more(x):
+    return x + 0
+
+
+def renamed(x):
+    return grow(x)
+
+
+def by_place(x, /):
+    return x.sin()
+
+
+dtype = 3.5
+
+
+def by_a_name(x):
+    return x * 2 if x.mean(0).shape[0] / 2 < dtype else x * 3
+
+
+def of_type(x, type=2.0):
+    return x * type
+
+
 def spectral(x):
     return 1e-23 * torch.linalg.norm(x, 2)
 
@@ -925,6 +1072,29 @@ def imports(x):
     return x * exp(1)
 
 
+def twice_through(x):
+    terms = (x.sin() * k for k in (1, 2))
+    return sum(terms) * x + sum(terms)
+
+
+def pairs_kept(x):
+    pairs = [*enumerate([x]), enumerate([x])]
+    return pairs[0][1] * x
+
+
+def grows(x):
+    parts = [x.sin()]
+    parts *= 2
+    return sum(parts)
+
+
+def diagonals(x):
+    return torch.stack([x.square()] * 4).diagonal()
+
+
+DECIDES = "a tensor's numbers decide a shape or a Python value"
+
+
 def tiny(x):
     return 1e-23 * x.square()
 
@@ -932,14 +1102,32 @@ def tiny(x):
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (of_some, "an index by a mask"),
-        (of_pairs, "`where` of one argument"),
-        (up_to_a_number, "`arange` reads a tensor's number"),
+        (of_some, "`getitem`: a tensor's numbers decide a shape"),
+        (of_pairs, DECIDES),
+        (up_to_a_number, DECIDES),
+        (twice_through, "an iterator that is kept: make a list of it"),
+        (pairs_kept, "an iterator that is kept: make a list of it"),
+        (grows, "`parts \\*= 2` changes a list in place"),
+        (diagonals, "`diagonal` of a batch"),
+        (in_rounds, DECIDES),
+        (chosen, DECIDES),
+        (counted_from, DECIDES),
+        (widened, "`ones`: a tensor's numbers decide"),
+        (cut, "`split`: a tensor's numbers decide"),
+        (added, DECIDES),
+        (nowhere, "an index that does nothing"),
+        (shifted, "`LShift`: not in the table"),
+        (in_half, "`to` of what has a gradient"),
+        (nothing_more, "an output is an input, or one plus 0"),
+        (renamed, "`grow` is a global"),
+        (by_place, "a signature with . or /"),
+        (by_a_name, "`dtype` is a global"),
+        (of_type, "`type` is a name that derive uses"),
         (spectral, "`norm`: not in the table"),
         (imports, "`from`: not in the table, write it above"),
         (approximate, "`gelu` with options: write out"),
         (sloped, "`elu` with options: write out"),
-        (reads, "`float`: not in the table"),
+        (reads, DECIDES),
         (closes_over, "`TENSOR` is a global"),
         (changes, "`y \\+= 1` changes a tensor in place"),
         (writes_into, "`gt` changes a tensor in place"),
@@ -964,7 +1152,7 @@ def tiny(x):
         (in_a_part, "`parts.0. =` changes it in place"),
         (by_a_rule, "`lambda`: not in the table"),
         (by_range_of_dtype, "a number of the dtype that is rounded"),
-        (of_a_number, "a slice that ends at a tensor's number"),
+        (of_a_number, DECIDES),
         (itself, "an output is an input"),
         (root_and_more, "at zeros, of output 1 alone, off by nan"),
         (constant, "output 1 depends on no input"),
@@ -977,11 +1165,15 @@ def test_what_it_cannot_write_is_refused_by_name(function, words):
         derive(function, *X)
 
 
+def large(x):
+    return x.square().masked_fill(x > 1, -1e30)
+
+
 def test_a_wrong_rule_is_not_printed(monkeypatch):
     rules = sys.modules["helpers.derive.rules"].ELEMENTWISE
     monkeypatch.setitem(rules, "sigmoid", ["g * y"])
     monkeypatch.setitem(rules, "square", ["3 * g * a"])
-    for given in (GATED, [tiny, *X]):
+    for given in (GATED, [tiny, *X], [large, *X]):
         with pytest.raises(Refused, match="not printed"):
             derive(*given)
 
