@@ -302,9 +302,8 @@ def other_dims(site):
             )
         ):
             yield f"{of(a)}.{name}()"
-            yield from (
-                t for t in gathered(site.hand) if t.startswith(f"{of(a)[1:-1]}[")
-            )
+            own = f"{ast.unparse(a)}["
+            yield from (t for t in gathered(site.hand) if t.startswith(own))
             for dim in DIMS:
                 yield f"{of(a)}.{name}({dim}, keepdim=True)"
                 yield f"{of(a)}.{name}({dim})"
