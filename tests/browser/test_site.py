@@ -246,6 +246,17 @@ def test_chapters_follow_each_other_and_are_downloaded_as_they_are(page, site, f
             assert text.count(f'href="{following.stem}.html"') > 1
 
 
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_field_above_an_index_leads_to_the_look_up(page, site, folder):
+    page.goto(f"{site}{folder}/19_which_way.html")
+    fields = page.locator("form.look-up input")
+    expect(fields).to_have_count(2)
+    fields.last.fill(MESSAGE)
+    fields.last.press("Enter")
+    page.wait_for_url(f"{site}{FRONT[folder]}?q=*")
+    expect(page.locator("#rows li:visible").first).to_contain_text("one of the var")
+
+
 def test_a_file_of_python_is_a_page_to_read(page, site):
     page.goto(f"{site}_static/course/helpers/ops/softplus.py.html")
     expect(page.locator("pre")).to_contain_text("dL/dy · s(x)")
