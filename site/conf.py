@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from gettext import NullTranslations
 from html import escape
 from itertools import chain, repeat
@@ -551,19 +552,37 @@ h1 {{ margin: 0.3rem 0; font-size: 1.4rem; }}
 .highlight pre {{ font: 0.85rem/1.5 code, monospace; }}</style>
 <header><a href="{front}">{course}</a><h1>{name}</h1><a href="{file}" download>Download</a>
 <a href="#" onclick="navigator.clipboard.writeText(document.querySelector('pre').textContent);
-this.textContent = 'Copied'; return false">Copy</a></header>
+this.textContent = 'Copied'; return false">Copy</a>{chapters}</header>
 {code}"""
 
 
+@cache
+def sources():
+    """{document: its text} of the English chapters."""
+    chapters = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    return {path.stem: path.read_text(encoding="utf-8") for path in chapters}
+
+
 def as_page(path):
-    """A file of Python to read, by its path in the course, to copy and to download."""
+    """A file of Python to read, by its path in the course, to copy and to download.
+
+    Its head leads to the chapters that import the file or link to it.
+    """
     light, dark = (
         HtmlFormatter(style=style).get_style_defs(".highlight")
         for style in ("a11y-high-contrast-light", "a11y-high-contrast-dark")
     )
     text = (ROOT / path).read_text(encoding="utf-8")
     static = "../" * len(path.parts)
+    module = ".".join(path.with_suffix("").parts)
+    named = re.compile(rf"{re.escape(module)}\b|/{re.escape(path.as_posix())}\b")
+    links = [
+        f'<a href="{static}../notebooks/{chapter}.html">{chapter[:2]}</a>'
+        for chapter, source in sources().items()
+        if named.search(source)
+    ]
     return PAGE_OF_CODE.format(
+        chapters=f"<br>In the chapters {' '.join(links)}" if links else "",
         name=path.as_posix(),
         file=path.name,
         front=f"{static}../index.html",

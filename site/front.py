@@ -26,6 +26,7 @@ from search import plain
 from search import rows as index_rows
 
 from helpers.derive import derive
+from helpers.ops import linear_cross_entropy
 
 ROOT = Path(__file__).parents[1]
 ADDRESS = os.environ.get("GITHUB_REPOSITORY")  # unknown to a local build
@@ -64,14 +65,14 @@ WORDS = {
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends at 88.7, ours goes "
         "on at 1",
         "write": "Repair the last line.",
-        "on_paper": "As you found it, it is right on paper, and nan at x = 100.",
+        "on_paper": "It is right on paper, and nan at x = 100.",
+        "hint": "Change the line, and check it.",
         "reset": "Reset",
         "overflow": "Right up to x = {last}. Above, a step of your line is inf in float32, and "
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
         "next": "Next: repair a gate. The doctor says what it lacks.",
-        "change": "Repair `d_gate`, or break it in another way. For common mistakes, the doctor's "
-        "report is shown.",
+        "change": "Repair `d_gate`, or break it in another way.",
         "repair": "What it proposes",
         "then_05": "Next: a backward whose second derivative is silently wrong, chapter 05.",
         "yours": "your line, with grad_output = 1",
@@ -83,10 +84,10 @@ WORDS = {
         "own": "That is why PyTorch ships `F.softplus`.",
         "repaired": "Chapter 00 writes this one, and shows where autograd is wrong "
         "without a nan.",
-        "proof": [("check", "A doctor for gradients names what is wrong, and often the line."),
-                  ("write", "`derive` writes the backward of your forward, and verifies it."),
-                  ("copy", "{operations} tested operations to copy, such as attention that can be "
-                   "differentiated twice.")],
+        "proof": [("check", "A doctor", "names what is wrong with a gradient, and often the line."),
+                  ("write", "`derive`", "writes the backward of your forward, and verifies it."),
+                  ("copy", "{less} MiB, not {plain}", "is what the cross-entropy of a linear layer "
+                   "needs, in one of {operations} tested operations to copy.")],
         "start": "Start with chapter 00",
         "facts": "{chapters} chapters · every printed output is tested · "
         "torch {torch} · BSD-3-Clause",
@@ -140,13 +141,14 @@ WORDS = {
         "drawn": "log(1 + exp(x)) 在 −20 到 120 之间的斜率：autograd 的曲线在 88.7 处中断，"
         "课程的 backward 则一直是 1",
         "write": "请改正最后一行。",
-        "on_paper": "原来的这一行在数学上没有错，但在 x = 100 处算出来是 nan。",
+        "on_paper": "这一行在数学上没有错，但在 x = 100 处算出来是 nan。",
+        "hint": "改好这一行，再点“检查”。",
         "reset": "还原",
         "overflow": "到 x = {last} 为止都正确。再往上，你这一行里有一步在 float32 下溢出为 inf，"
         "梯度就成了 {value}。请换一种不会溢出的写法。",
         "check": "检查",
         "next": "下一步：改正一个门控，梯度医生会说它缺了什么。",
-        "change": "请改正 `d_gate`。常见的错法都附有梯度医生的报告。",
+        "change": "请改正 `d_gate`，或者换一种错法试试。",
         "repair": "它建议的改法",
         "then_05": "下一步：看第 05 章里二阶导数悄悄出错的 backward。",
         "yours": "你写的这一行，grad_output = 1",
@@ -157,10 +159,10 @@ WORDS = {
         "own": "正因为如此，PyTorch 自带了 softplus。",
         "repaired": "第 00 章写出这个 Function，还会指出 autograd 在哪里虽然没有得到 nan，"
         "却照样算错。",
-        "proof": [("check", "梯度医生指出 backward 错在哪里，往往还能指出是哪一行。"),
-                  ("write", "`derive` 写出 backward，并与 autograd 核对。"),
-                  ("copy", "{operations} 个经过测试、可以复制的算子，"
-                   "例如可以求二阶导数的注意力。")],
+        "proof": [("check", "梯度医生", "指出 backward 错在哪里，往往还能指出是哪一行。"),
+                  ("write", "`derive`", "为你的 forward 写出 backward，并与 autograd 核对。"),
+                  ("copy", "{less} MiB，而不是 {plain}", "线性层加交叉熵只需要这么多内存："
+                   "{operations} 个经过测试、可以复制的算子之一。")],
         "start": "从第 00 章开始",
         "facts": "{chapters} 章 · 打印出的每个结果都由测试重新算过 · "
         "PyTorch {torch} · BSD-3-Clause 许可",
@@ -429,6 +431,13 @@ def _chapter_rows(folder, cards):
         yield title, card["page"], "", None, card["question"], f"{title}\n{called}"
 
 
+def _peaks():
+    """In MiB, as `linear_cross_entropy` says them of the plain one and of itself."""
+    said = linear_cross_entropy.__doc__
+    for name in ("F.cross_entropy(F.linear(...))", "linear_cross_entropy"):
+        yield re.search(rf"(?m)^{re.escape(name)} +([\d,]+) ", said)[1]
+
+
 def curves():
     """Both slopes as PyTorch computes them in float32, as paths in the picture."""
     x = torch.linspace(-20, 120, 281, requires_grad=True)
@@ -451,11 +460,12 @@ def context(builder, folder, readme, chapters):
     words = WORDS[folder]
     of_readme = _of_readme(builder, readme)
     cards, through = _chapters(readme, chapters)
-    name, hours, numbers = through[0]
+    name, hours, afternoon = through[0]
     look_up = next(d for d, title in chapters if title.startswith("19"))
     sections = [*INDEXES, *KERNELS]
     errors, tasks, *kernels = _addresses(builder, cards, sections)
-    operations = len(of_readme["operations"])
+    numbers = dict(zip(("plain", "less"), _peaks(), strict=True))
+    numbers["operations"] = len(of_readme["operations"])
     return (
         words
         | of_readme
@@ -475,7 +485,7 @@ def context(builder, folder, readme, chapters):
                 for title, numbers in parts(folder)
             ],
             "through": through,
-            "afternoon": (name, hours, [cards[n] for n in numbers.split()]),
+            "afternoon": (name, hours, [cards[n] for n in afternoon.split()]),
             "rows": [*_chapter_rows(folder, cards), *_rows(builder, look_up)],
             "kernels": zip(words["kernels"], kernels, strict=True),
             "asked": json.dumps(front_attempt(folder), ensure_ascii=False),
@@ -484,7 +494,8 @@ def context(builder, folder, readme, chapters):
             "all_rows": [*zip(words["all_rows"], [errors, tasks], strict=True)],
             "bar": [*bar(builder, folder, chapters)],
             "proof": [
-                (to, text.format(operations=operations)) for to, text in words["proof"]
+                (to, name.format(**numbers), text.format(**numbers))
+                for to, name, text in words["proof"]
             ],
             "address": ADDRESS,
         }

@@ -150,8 +150,13 @@ class Backward:
             # A text with all of x[0], x[1], x[2] holds for three of them only.
             fills = self.tape.exact and order == [*range(node.shape[int(dim)])]
             if name == "slice_scatter":
-                how, n = "cat", order[0][0][1]
-                fills = order == [(("end", n),), (("start", n),)]
+                how, order, end = "cat", [], None
+                begins = {dict(place).get("start"): place for place in found}
+                for _ in found:
+                    order.append(begins.get(end, ()))
+                    end = dict(order[-1]).get("end")
+                whole = {*order} == {*found} and end is None
+                fills = whole and "step" not in dict(sum(order, ()))
             if fills:
                 pieces = (" + ".join(g for g, _ in found[place]) for place in order)
                 whole = self.emit(f"torch.{how}([{', '.join(pieces)}], {dim})")
@@ -214,6 +219,17 @@ class Backward:
             if parts[1:] and lines.keys() >= {*parts}:
                 names = ", ".join(lines.pop(part)[0] for part in parts)
                 lines[str(node)] = names, lines[str(node)][1]
+        cut = {}  # a, b = g.split(sizes), too
+        for step, (_, source) in lines.items():
+            if found := re.fullmatch(r"(.+\.split\(\[.+\], -?\d+\))\[\d+\]", source):
+                cut.setdefault(found[1], []).append(step)
+        for source, parts in cut.items():
+            if len(parts) == len(ast.parse(source).body[0].value.args[0].elts):
+                need[parts[0]] = set().union(*(need[part] for part in parts))
+                names = ", ".join([lines[part][0] for part in parts])
+                lines[parts[0]] = names, source
+                for part in parts[1:]:
+                    del lines[part]
         return [(*line, need[step], step) for step, line in lines.items()]
 
     def needed(self):

@@ -86,6 +86,7 @@ REDUCTIONS = table("""
     logsumexp: G * a.softmax(DIM)
     mean: G / (N)
     norm: a * (G / Y.masked_fill(Y == 0, math.inf))
+    vector_norm: a * (G / Y.masked_fill(Y == 0, math.inf))
     softmax: y * (g - (g * y).sum(DIM, keepdim=True))
     std: G / Y.masked_fill(Y == 0, math.inf) * (a - a.mean(DIM, keepdim=True)) / (N)
     sum: G
@@ -171,7 +172,7 @@ def reduction(node, g, tape, forwards=False):
     a, names = node.args[0], dict(dim=None, keepdim=False)
     if node.op in ("var", "std"):
         names = dict(dim=None, unbiased=None, keepdim=False, correction=1)
-    elif node.op == "norm":
+    elif node.op in ("norm", "vector_norm"):
         names = dict(p="fro", dim=None, keepdim=False)
     given = options(node, **names)
     dim = given["dim"]
@@ -179,7 +180,7 @@ def reduction(node, g, tape, forwards=False):
     if given.get("p") not in (None, "fro", 2) or isinstance(dim, bool):
         raise Refused(f"`{node.op}` with p other than 2, or without dim=")
     if len({d < 0 for d in dims}) > 1 or (
-        not dims and node.op not in ("sum", "mean", "norm")
+        not dims and node.op not in ("sum", "mean", "norm", "vector_norm")
     ):
         raise Refused(f"`{node.op}`: name its dimensions, all from one end")
     back = [f".unsqueeze({d})" for d in sorted(dims, key=abs)]
@@ -334,10 +335,11 @@ def pieces(node, g, tape):
     ]
 
 
-@rule("gather")
+@rule("gather", "index_select")
 def gather(node, g, tape):
     a, (dim, index) = node.args[0], options(node, dim=0, index=None).values()
-    return [(a, f"torch.zeros_like({a}).scatter_add({dim}, {index}, {g})")]
+    add = "scatter_add" if node.op == "gather" else "index_add"
+    return [(a, f"torch.zeros_like({a}).{add}({dim}, {index}, {g})")]
 
 
 @rule("index_add", "scatter_add")

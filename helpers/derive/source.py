@@ -69,7 +69,6 @@ class {title}(torch.autograd.Function):
 
     @staticmethod
     def forward({signature}):
-        {head}
 {body}
 
 {setup}    @staticmethod
@@ -128,7 +127,10 @@ def write(function, walks, pattern, kept):
         raise Refused("a signature with * or /: a Function takes neither")
     names, signature = [*inspect.signature(function).parameters], ast.unparse(tree.args)
     text = " ".join(line[1] for walk in walks for line in walk.lines)
-    body = body.splitlines()
+    body, head = body.splitlines(), f"check_{function.__name__}({', '.join(names)})"
+    first = tree.body[0]
+    at = first.end_lineno - first.lineno + 1 if ast.get_docstring(tree) else 0
+    body.insert(at, head)
     keep = [n.name for n in tape.inputs if re.search(rf"\b{n.name}\b", text)]
     keep += [n.name for n in saved if n.name not in keep]
     kept_as = "*inputs" if keep == names else ", ".join(keep)
@@ -170,7 +172,7 @@ def write(function, walks, pattern, kept):
         name=function.__name__,
         kept=kept,
         signature=signature,
-        head=f"check_{function.__name__}({', '.join(names)})",
+        head=head,
         body=indented(body),
         setup="" if saved else SETUP.format(store=indented(store or ["pass"])),
         outputs=", ".join(backward.names[g] for g in backward.grads),

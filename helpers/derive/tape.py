@@ -276,7 +276,7 @@ class Tape:
         )
         if in_place or name.endswith("_") and name[0] != "_":
             self.refuse(f"`{name}` changes a tensor in place")
-        if op not in KNOWN or home == "torch.linalg":
+        if op not in KNOWN or home == "torch.linalg" and op != "vector_norm":
             self.unknown(op)
         given, named = unwrapped(given), {k: unwrapped(v) for k, v in named.items()}
         if "input" in named and "condition" not in named:
@@ -353,7 +353,8 @@ class Tape:
         elif home == "torch.Tensor":
             source = f"{first}.{name}({', '.join(rest)})"
         else:
-            home = "F" if home == "torch.nn.functional" else "torch"
+            homes = {"torch.nn.functional": "F", "torch.linalg": home}
+            home = homes.get(home, "torch")
             source = f"{home}.{name}({', '.join([first, *rest])})"
         return ast.unparse(ast.parse(source))
 

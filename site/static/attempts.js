@@ -166,12 +166,13 @@ const attempts = (() => {
   // Wires a form with a field and an output; `told` hears the line, and may know better.
   const setUp = (form, key, told = () => {}) => {
     const asked = JSON.parse(form.dataset.asked), field = form.querySelector("textarea");
-    const answer = () => {
-      spell(form.querySelector("output"), ""); // no old verdict stays
-      form.querySelector("output").classList.remove("stale");
+    const output = form.querySelector("output"), hint = output.textContent;
+    const answer = (isAsFound = false) => { // then nobody has answered yet
+      spell(output, ""); // no old verdict stays
+      output.classList.remove("stale");
       const found = judged(field.value, asked), [mark, said] = told(field.value, ...found) || found;
-      spell(form.querySelector("output"), `${mark} ${said[0].toUpperCase()}${said.slice(1)}`);
-      Object.assign(form.querySelector("output").dataset, { mark, of: field.value }); // has its colour
+      spell(output, isAsFound ? hint : `${mark} ${said[0].toUpperCase()}${said.slice(1)}`);
+      Object.assign(output.dataset, { mark: isAsFound ? "" : mark, of: field.value }); // has its colour
     };
     form.addEventListener("submit", event => {
       event.preventDefault();
@@ -180,7 +181,7 @@ const attempts = (() => {
     });
     form.addEventListener("reset", () => { // the field has its first line again after this event
       localStorage.removeItem(key);
-      setTimeout(() => { field.dispatchEvent(new Event("input")); answer(); });
+      setTimeout(() => { field.dispatchEvent(new Event("input")); answer(true); });
     });
     field.addEventListener("beforeinput", event => { // Enter, also of a phone's keyboard
       if (event.inputType !== "insertLineBreak") return;
@@ -189,7 +190,6 @@ const attempts = (() => {
     });
     field.addEventListener("input", () => { // pasted lines are one
       if (field.value.includes("\n")) field.value = field.value.trim().replace(/\s*\n\s*/g, " ");
-      const output = form.querySelector("output");
       output.classList.toggle("stale", field.value !== output.dataset.of); // it is of another line
     });
     if (!CSS.supports("field-sizing", "content")) { // as tall as what it holds
@@ -201,7 +201,7 @@ const attempts = (() => {
       new ResizeObserver(grow).observe(form);
     }
     field.value = localStorage.getItem(key) ?? field.defaultValue; // stays in this browser
-    if (field.value) answer();
+    if (field.value) answer(field.value === field.defaultValue);
   };
   return { judged, setUp, filled };
 })();

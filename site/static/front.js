@@ -86,19 +86,15 @@ const setUpSlope = front => {
 
 // A second field: beside it stands what the doctor prints of the line, where it is a stored one.
 const setUpGate = front => {
-  let isTyped = false; // then the proposal is no longer folded
   const form = front.querySelector("#check form"), reports = [...front.querySelectorAll(".reports > div")];
   attempts.setUp(form, "attempt gate", (_line, mark, _said, like) => {
     const own = mark === "✓" ? reports.at(-1) : reports.find(one => one.dataset.line === like);
     for (const one of reports) one.hidden = one !== own;
     front.querySelector(".reports > p").hidden = Boolean(own); // of another line, where it comes from
-    own?.querySelector("details")?.toggleAttribute("open", isTyped);
+    own?.querySelector("details")?.removeAttribute("open"); // the next line is the reader's to find
     reports[0].parentElement.classList.remove("stale");
   });
-  form.addEventListener("input", () => {
-    isTyped = true;
-    front.querySelector(".reports").classList.add("stale");
-  });
+  form.addEventListener("input", () => front.querySelector(".reports").classList.add("stale"));
 };
 
 // English words without their endings, pairs of Chinese characters. What says nothing, the endings

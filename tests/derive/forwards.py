@@ -87,14 +87,37 @@ def attention(q, k, v):
     return weights @ v
 
 
-@shapes((2, 4, 6), (4, 3), (4, 3), texts=["cat([grad_first, grad_second], -1)"])
+@shapes(
+    (2, 4, 9),
+    (4, 3),
+    (4, 3),
+    texts=[
+        "grad_turned_first, grad_turned_second, grad_rest = (",
+        "cat([grad_first, grad_second, grad_rest], -1)",
+    ],
+)
 def rotary(x, cos, sin):
-    half = x.shape[-1] // 2
+    half = cos.shape[-1]
     first = x[..., :half]
-    second = x[..., half:]
+    second = x[..., half : 2 * half]
+    rest = x[..., 2 * half :]
     turned_first = first * cos - second * sin
     turned_second = second * cos + first * sin
-    return torch.cat([turned_first, turned_second], -1)
+    return torch.cat([turned_first, turned_second, rest], -1)
+
+
+@shapes((4, 6), (3, 6), texts=['pairs."""\n        check_cosines(x, y)\n'])
+def cosines(x, y):
+    """The cosines of all pairs."""
+    x_norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    y_norm = torch.linalg.vector_norm(y, dim=-1, keepdim=True)
+    return (x / x_norm) @ (y / y_norm).mT
+
+
+@shapes((5, 3), texts=[".index_add(0, "])
+def mirrored(x):
+    rows = torch.arange(len(x)).flip(0)
+    return x.square() * x.index_select(0, rows)
 
 
 @shapes((3, 4, 4))
