@@ -16,6 +16,8 @@ CHEAP = re.compile(
     r"-?_\d+(\.unsqueeze\(\S+\)|\.m?T|\[[^_]*\])?|[\d.]+ [-+*] _\d+|_\d+ [-+*/] [\d.]+"
 )
 IDS = re.compile(r"\b_\d+\b")
+SUMMED = re.compile(r"(_\d+)(\.sum(?:_to_size)?\(.*\))")
+ADDED = re.compile(r"(_\d+)(\.(?:index_add|scatter_add|index_put)\(.+\))")
 
 
 class Backward:
@@ -53,7 +55,7 @@ class Backward:
     def call(self, step, name):
         """`name`, with a number if another step has it."""
         found, k = name, 2
-        taken = {"ctx", "torch", "F", "math", "need", *self.names.values()}
+        taken = {"ctx", "torch", "F", "math", *self.names.values()}
         words = self.tape.words.difference(self.tape.code.co_varnames)  # globals
         while found in taken | words:
             found, k = f"{name}{'_' * name[-1].isdigit()}{k}", k + 1
@@ -83,6 +85,8 @@ class Backward:
             kept = re.fullmatch(r"(.+\.sum\()(.+), keepdim=True\)", summed)
             if kept and places(kept[2], rank) == places(match[2], rank):
                 return self.step(f"{kept[1]}{kept[2]})")
+        if match := re.fullmatch(r"(torch|F)\.(\w+)\((_\d+)\)", source):
+            source = self.made.get(f"{match[3]}.{match[2]}()", source)
         if not IDS.fullmatch(source) and source not in self.made:
             step = self.made[source] = self.new(self.value(source))
             self.steps[step] = source
@@ -167,13 +171,35 @@ class Backward:
         return parts
 
     def sum(self, parts):
-        terms = []
+        terms, added, summed = [], [], {}
         for part in dict.fromkeys(parts):
+            # zeros.index_add(…) + zeros.index_add(…) is zeros.index_add(…).index_add(…)
+            to_zeros = ADDED.fullmatch(self.steps.get(part, ""))
+            if to_zeros and parts.count(part) == 1 and len(parts) > 1:
+                added.append(to_zeros)
+                continue
+            # a.sum(0) + b.sum(0) is (a + b).sum(0)
+            if like := SUMMED.fullmatch(self.steps.get(part, "")):
+                alike = like[2], self.values[like[1]].shape
+                summed.setdefault(alike, []).append((like[1], part))
             often = parts.count(part)
             terms.append(self.emit(f"{often} * {part}") if often > 1 else part)
             if part in self.hints:
                 self.hints[terms[-1]] = self.hints[part]
-        return " + ".join(terms)
+        for (how, _), pairs in summed.items():
+            if len(pairs) > 1 and {*terms} >= {part for _, part in pairs}:
+                whole = self.emit(f"({' + '.join(inner for inner, _ in pairs)}){how}")
+                terms[terms.index(pairs[0][1])] = whole
+                terms = [t for t in terms if all(t != part for _, part in pairs)]
+        total = " + ".join(terms)
+        if added:
+            shape = self.values[added[0][1]].shape
+            if total and self.value(total).shape != shape:
+                total = f"{added[0][1]} + {total}"
+            total = self.step(total) if total else added[0][1]
+            for _, call in (a.groups() for a in added):
+                total = self.emit(f"{total}{call}")
+        return total
 
     def whole(self, step, node):
         if self.values[step].shape == node.shape:
@@ -190,8 +216,8 @@ class Backward:
             return step
         if not want:
             return self.emit(f"{step}.sum()")
-        if argument.op == "input":
-            return self.emit(f"{step}.sum_to_size({argument}.shape)")
+        if donor := self.tape.donor(argument):
+            return self.emit(f"{step}.sum_to_size({donor}.shape)")
         lead = len(have) - len(want)
         if lead:
             dims = 0 if lead == 1 else tuple(range(lead))
@@ -316,6 +342,8 @@ class Backward:
         method = getattr(getattr(tree, "func", tree), "attr", "").removesuffix("_like")
         done = "rows_of" if method == "flatten" else method or alone
         name = f"{done}_{words[0]}" if words else method or word
+        if method == "masked_fill" and source.endswith("math.inf)"):
+            name = f"{words[0]}_or_inf"
         if method in ("mT", "T", "transpose", "unsqueeze") or op == "USub":
             name = words[0]
         right = getattr(getattr(tree, "comparators", [tree])[0], "value", "")

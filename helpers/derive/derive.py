@@ -49,7 +49,7 @@ def derive(function, *arguments, save=(), jvp=False):
     code = function.__code__
     for name in (*code.co_varnames, *code.co_names):
         is_own = name in code.co_varnames and name in OWN
-        if is_own or re.fullmatch(r"_\d+|ctx|need", name):
+        if is_own or re.fullmatch(r"_\d+|ctx|needs_.+", name):
             raise Refused(f"`{name}` is a name that derive uses: choose another")
     bound = inspect.signature(function).bind(*arguments)
     bound.apply_defaults()

@@ -319,7 +319,11 @@ def join(node, g, tape):
         before = ":, " * dim if dim >= 0 else "..., "
         after = ", :" * (-1 - dim)
         return [(part, f"{g}[{before}{i}{after}]") for i, part in enumerate(parts)]
-    sizes = ", ".join(tape.size(part, dim) for part in parts)
+    sizes = [tape.size(part, dim) for part in parts]
+    for k, part in enumerate(parts):
+        if sizes[k].isdigit() and part.name:
+            sizes[k] = f"{part}.shape[{dim}]"
+    sizes = ", ".join(sizes)
     return [(part, f"{g}.split([{sizes}], {dim})[{i}]") for i, part in enumerate(parts)]
 
 

@@ -192,18 +192,23 @@ def shared_out(walk, results, names, pattern):
         width, line = 80 if home is out else 76, f"{name} = {source}"
         comment = "" if "," in name else pattern.comment(step, walk)
         home += broken(line + comment * (len(line + comment) <= width), width)
-    none, blocks = [], []
+    lines, none, blocks, flags = [], [], [], ["_"] * len(names)
     for name, step in results.items():
-        only, test = apart.get(step), f"if need[{names.index(name)}]"
+        only, test = apart.get(step), f"if needs_{name}"
         if not only:
             continue
+        flags[names.index(name)] = f"needs_{name}"
         short = f"{only[0].split('  #')[0]} {test} else None"
         if len(only) > 1 or len(short) > 80:
-            none.append(walk.names[step])
-            short = f"{test}:\n{indented(only, 4)}"
-        blocks.append(short)
-    out += ["need = ctx.needs_input_grad"] * bool(blocks)
-    return out + [f"{' = '.join(none)} = None"] * bool(none) + blocks
+            none.append(f"{walk.names[step]} = ")
+            blocks.append(f"{test}:\n{indented(only, 4)}")
+        else:
+            lines.append(short)
+    if lines or blocks:
+        asked = max(k for k, flag in enumerate(flags) if flag != "_") + 1
+        flags[asked:] = ["*_"] * (asked < len(flags))
+        out += broken(f"{listed(flags)} = ctx.needs_input_grad", 80)
+    return [*out, *lines, *([f"{''.join(none)}None"] * bool(none)), *blocks]
 
 
 def written(forward, names, keep, pattern):

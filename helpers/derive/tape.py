@@ -7,6 +7,7 @@ shape, and each comparison of them leaves a guard.
 import ast
 import dataclasses
 import inspect
+import itertools
 import math
 import re
 
@@ -167,7 +168,7 @@ class Tape:
     def __init__(self, function, tree, at_zero):
         self.globals, self.code = function.__globals__, function.__code__
         self.words = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-        self.at_zero, self.line = at_zero, 0
+        self.at_zero, self.line, self.outputs = at_zero, 0, []
         self.nodes, self.inputs, self.numbers = [], [], {}
         self.guards, self.pinned, self.exact = {}, set(), False
         self.met, parameters = set(), inspect.signature(function).parameters
@@ -372,8 +373,9 @@ class Tape:
     # Sizes as text, of the inputs: no intermediate is computed for its shape alone.
 
     def donor(self, node):
-        alike = (i for i in self.inputs if i.shape == node.shape)
-        return node if node.op == "input" else next(alike, None)
+        alike = [i for i in self.inputs if i.shape == node.shape]
+        alike.sort(key=lambda i: i not in node.args)
+        return node if node.op == "input" else next(iter(alike), None)
 
     def size(self, node, dim):
         donor = self.donor(node)
@@ -387,6 +389,10 @@ class Tape:
         axes = ((i, k) for i in self.inputs for k in range(-1, -len(i.shape) - 1, -1))
         wanted = node.shape[plain(dim)]
         found = (f"{i}.shape[{k}]" for i, k in axes if i.shape[k] == wanted != 1)
+        # In backward, steps of the forward are at hand.
+        steps = self.nodes if self.outputs and wanted != 1 else ()
+        steps = (n for n in steps if n.name and n.shape == node.shape)
+        found = itertools.chain(found, (f"{n}.shape[{text(dim)}]" for n in steps))
         return next(found, repr(wanted))
 
     def sized(self, node, dim):
@@ -398,7 +404,10 @@ class Tape:
         donor = self.donor(node)
         if donor:
             return f"{donor}.shape"
-        return ", ".join(self.size(node, d) for d in range(len(node.shape))) or "()"
+        sizes = [self.size(node, d) for d in range(len(node.shape))]
+        steps = {size.split(".")[0] for size in sizes} & {str(n) for n in self.nodes}
+        inner = steps - {str(n) for n in self.inputs}
+        return f"{min(inner)}.shape" if inner else ", ".join(sizes) or "()"
 
     def count(self, node, dims=()):
         donor = self.donor(node)

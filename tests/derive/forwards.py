@@ -75,8 +75,8 @@ def lstm_cell(gates, cell):
     texts=[
         "weights = torch.softmax(scores, -1)",
         "grad_weights = grad_output @ v.mT",
-        "grad_v = weights.mT @ grad_output if need[2] else None",
-        "need = ctx.needs_input_grad",
+        "grad_v = weights.mT @ grad_output if needs_v else None",
+        "needs_q, needs_k, needs_v = ctx.needs_input_grad",
         "- (grad_weights * weights).sum(-1, keepdim=True)",
         "/ math.sqrt(q.shape[-1])",
     ],

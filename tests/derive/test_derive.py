@@ -146,7 +146,7 @@ def unit(x):
     return (x / x.norm(dim=-1, keepdim=True)).diagonal()
 
 
-@shapes((4, 6), texts=["masked_fill_norm_x = norm_x.unsqueeze(-1).masked_fill("])
+@shapes((4, 6), texts=["norm_x_or_inf = norm_x.unsqueeze(-1).masked_fill("])
 def shares(x):
     return x.norm(dim=-1) / x.norm(dim=(-2, -1))
 
