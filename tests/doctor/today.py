@@ -1,6 +1,7 @@
 """What people write now, right and wrong: more rows of the table of cases."""
 
 import functools
+import math
 
 import numpy
 import torch
@@ -1481,7 +1482,7 @@ class Intensity(Function):
 @case(
     "partly-right",
     lambda: (*draw((3, 2), (2,)), 2),
-    first="is not what forward computes as `at` in line",
+    first="is not what forward has as `at` in line",
 )
 class Waves(Function):
     """What is wrong is a constant of forward, which has no gradient."""
@@ -2436,3 +2437,133 @@ slip(
     "gradient-wrong",
     line="`dot[index]` stood in place of `dot.sum()`",
 )
+
+
+class Levels(Function):
+    """In decibels; the gain is clamped."""
+
+    @staticmethod
+    def forward(ctx, x, gain, limit):
+        bounded = gain.clamp(-limit, limit)
+        scaled = bounded[:, None] * x
+        power = scaled.square().sum(-1)
+        ctx.save_for_backward(x, gain, bounded, scaled, power)
+        ctx.limit = limit
+        return 10 * torch.log10(power)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, gain, bounded, scaled, power = ctx.saved_tensors
+        d_scaled = 20 * scaled * (g / math.log(10) / power)[:, None]
+        d_gain = (d_scaled * x).sum(-1) * (gain.abs() <= ctx.limit)
+        return d_scaled * bounded[:, None], d_gain, None
+
+
+for name, old, new, code, right in (
+    ("LevelsInBels", "g / math.log(10)", "g", "scaled", "/ math.log(10)"),
+    (
+        "LevelsUnmasked",
+        " * (gain.abs() <= ctx.limit)",
+        "",
+        "partly-right",
+        "(gain.abs() <= ctx.limit)`",
+    ),
+    (
+        "LevelsAcross",
+        "bounded[:, None], d",
+        "bounded[None, :], d",
+        "partly-right",
+        "`bounded[:, None]` stood",
+    ),
+):
+    levels = {old: new}
+    slip(name, Levels, lambda: (*draw((4, 4), (4,)), 0.5), levels, code, line=right)
+
+
+class Weighted(Function):
+    """Where no value is below the bound, another term would fit, too."""
+
+    @staticmethod
+    def forward(ctx, x, logit, most):
+        p = logit.exp()
+        s = torch.sigmoid(logit)
+        w = p.clamp(max=most) / (p + 1)
+        ctx.save_for_backward(x, p, s, w)
+        ctx.most = most
+        return w * x * s
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, p, s, w = ctx.saved_tensors
+        d_s = g * w * x
+        d_logit = d_s * s * (1 - s)
+        d_p = g * x * s * ((p < ctx.most).to(p) - w) / (p + 1)
+        return g * w * s, d_logit + d_p * p, None
+
+
+slip(
+    "WeightedOnce",
+    Weighted,
+    lambda: (*draw((5,), positive=True), *draw((5,), positive=True, seed=8), 1.1),
+    {"d_logit + d_p * p": "d_logit"},
+    "derivative-wrong",
+    line="d_logit + d_p * p",
+)
+
+
+class Relative(Function):
+    @staticmethod
+    def forward(ctx, x):
+        mean = x.mean(-1, keepdim=True) + 3
+        ctx.save_for_backward(x, mean)
+        return x / mean
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, mean = ctx.saved_tensors
+        d_mean = -(g * x).sum(-1, keepdim=True) / mean**2
+        d_x = g / mean + d_mean / x.shape[-1]
+        return d_x
+
+
+slip(
+    "RelativeToWhat",
+    Relative,
+    f64((4, 6)),
+    {" + d_mean / x.shape[-1]": ""},
+    "term-missing",
+    line="d_mean / x.shape[-1]` stood",
+)
+
+
+@case("right-only-for-ones", f64((4, 3)), line="(g + g.mT) / 2")
+class Gram(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x @ x.mT
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g @ x
+
+
+@case("gradient-wrong", f64((4, 3), (5, 3), (4, 5, 3)), first="`einsum` in line")
+class RelativePositions(Function):
+    """What an operation is made of has names that do not stand in the line."""
+
+    @staticmethod
+    def forward(ctx, q, k, place):
+        ctx.save_for_backward(q, k, place)
+        return q @ k.mT + torch.einsum("id,ijd->ij", q, place)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        q, k, place = ctx.saved_tensors
+        d_q = g @ k
+        return d_q, g.mT @ q, g[:, :, None] * q[:, None]

@@ -54,7 +54,7 @@ OF_RIGHT = N_(
     "goes into it is known to be wrong"
 )
 SHARE = N_("{here} should be what comes to {there} through {uses}")
-VALUE = N_("{here} is not what forward computes as {there}")
+VALUE = N_("{here} is not what forward has as {there}")
 LOCAL = N_("`{name}` (line {line})")
 OF_FORWARD = N_("`{name}` in line {line}")
 OF_REFERENCE = N_("`{name}` in line {line} of `{function}`")
@@ -472,13 +472,15 @@ class FirstWrong:
     """Where a backward goes wrong first.
 
     said: what is there, and what should be; right_so_far: what is right before it
-    file, line: where it stands; is_part: is a path missing? is_cause: of all that is wrong?
+    file, line, name: where it stands; is_part: is a path missing? is_cause: of all that
+    is wrong?
     """
 
     said: str
     right_so_far: str
     file: str
     line: int
+    name: str | None
     is_part: bool
     is_cause: bool
 
@@ -488,6 +490,10 @@ class FirstWrong:
         line = code.line(code.statement(edit.node))
         here = code.fn.__code__.co_filename, line
         return edit.is_in_place or here == (self.file, self.line)
+
+    def is_of_it(self, edit):
+        """Does this edit add to what that line has made, where it is read?"""
+        return self.is_part and getattr(edit.node, "id", None) == self.name
 
     def words(self):
         """As a `Finding` holds it."""
@@ -836,7 +842,13 @@ class Search:
         lead = BEFORE if suspects else FIRST if is_cause else NOT_ALONE
         sentence = _(lead, what=what, suspects=listed([*suspects]))
         return FirstWrong(
-            sentence, listed(said), file, binding.line, text is PART, is_cause
+            sentence,
+            listed(said),
+            file,
+            binding.line,
+            key.name,
+            text is PART,
+            is_cause,
         )
 
     def enters(self, binding, nodes):
@@ -881,8 +893,7 @@ class Search:
                 whole or self.enters(binding, nodes)
             )
             for node in () if is_whole else nodes:
-                operation = re.sub(r"Backward\d*$", "", node.name())
-                operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower()
+                operation = written(node, binding.code.source_of(binding.node))
                 turns = [self.record.turns[n] for n in there if n.name() == node.name()]
                 run = self.record.turns[node] + 1
                 many = ONE_OF_LINE if turns.count(run - 1) > 1 else IN_RUN
@@ -893,6 +904,15 @@ class Search:
                 one = OF_FORWARD if every.count(binding.node) > 1 else WHOLE_LINE
                 said.append(_(one, name=binding.name, **gaps))
         return listed(dict.fromkeys(said), last=_(" and "))
+
+
+def written(node, text):
+    """The operation of a node of the graph, as a line of forward calls it."""
+    name = re.sub(r"Backward\d*$", "", node.name())
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    others = "einsum", "transpose", "mT", "T"  # of which it is a step
+    called = (x for x in (name, *others) if re.search(rf"\b{x}\b", text))
+    return next(called, name)
 
 
 def is_filled(binding):

@@ -135,6 +135,8 @@ def candidates(codes, wrong, budget, few, first):
     if first and first.is_cause:  # whatever is foreseen, as in a loop
         lacks_a_term = first.is_at if first.is_part else never
         places.append((first.is_at, math.inf, lacks_a_term))
+        if first.is_part:  # a term of what is made after that line
+            places.append((first.is_of_it, HOPELESS, first.is_of_it))
     if not (first and first.is_part):
         places.append((lambda edit: True, HOPELESS, never))
     for one in places:

@@ -84,6 +84,7 @@ VIEWS = (  # of {0}, along {dim}
     "{0}.argsort()",
 )
 FORMS = (
+    "({0} + {0}.mT) / 2",
     "torch.abs({0})",
     "{0} ** 2",
     "{0} ** 0.5",
@@ -108,8 +109,8 @@ AROUND = {  # with what is at hand
     "{} + {}": torch.add,
     "{} - {}": torch.sub,
 }
-MOST, LONG = 64, 48  # texts at hand; letters of one
-FACTORS, LATEST = 16, 6  # names of which a missing term is made; those with a slope
+MOST, LONG = 96, 48  # texts at hand; letters of one
+FACTORS, LATEST = 20, 6  # names of which a missing term is made; those with a slope
 DIMS = 0, -1, 1
 SIZE = r"[\d.]+|len\(.*\)|.*\.(numel\(\)|size\(-?\d\)|shape\[-?\d\])"
 INPUTS = 8  # whose flags are tried
@@ -293,6 +294,18 @@ def other_counts(site):
                 )
 
 
+def other_axes(site):
+    """Where a new axis stands among the slices."""
+    match site.node:
+        case ast.Subscript(value=a, slice=ast.Tuple(elts=elts)):
+            parts = [*map(ast.unparse, elts)]
+            left = [part for part in parts if part != "None"]
+            if len(left) == len(parts) - 1:
+                for k in range(len(parts)):
+                    new = [*left[:k], "None", *left[k:]]
+                    yield from [f"{of(a)}[{', '.join(new)}]"] * (new != parts)
+
+
 def other_dims(site):
     """Over which dimensions is reduced, and are they kept?"""
     match site.node:
@@ -330,6 +343,7 @@ EXPRESSIONS = [  # kinds of nodes; templates, or site -> texts or {node: text}
     ((ast.Constant, ast.UnaryOp), other_constants),
     ((ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
     (ast.Call, other_dims),
+    (ast.Subscript, other_axes),
 ]
 LARGER = ("{0} * {hand}",)  # if it broadcasts to what is at hand
 MANY = [  # edits, tried later
@@ -364,7 +378,7 @@ def divides(edit, hand):
     numbers = [name for name, value in hand.items() if not torch.is_tensor(value)]
     safe = {*divisors(edit.code.parts), *numbers}
     new = divisors(itertools.chain(*news)) - safe
-    return not all(re.fullmatch(SIZE, text) for text in new)
+    return not all(re.fullmatch(rf"{SIZE}|math\..*", text) for text in new)
 
 
 def divisors(nodes):
@@ -381,7 +395,7 @@ def operands(code, hand):
     known = {*hand, "torch", "math", *(n for n, v in scope.items() if callable(v))}
     tensors = [n for n, v in hand.items() if torch.is_tensor(v)]
     numbers = [n for n in code.literals if type(n) in (int, float) and abs(n) > 1]
-    texts = [*hand, "2", "0.5", *map(repr, numbers)]
+    texts = [*hand, "2", "0.5", "math.log(10)", "math.log(2)", *map(repr, numbers)]
     texts += [f"(1 - {n})" for n, v in hand.items() if isinstance(v, float)]
     for part in code.parts:
         if names_in(part) <= known and len(ast.unparse(part)) < LONG:
@@ -391,6 +405,12 @@ def operands(code, hand):
     texts += [f"{n}.shape[{d and d - dim}]" for n, dim in dims for d in range(dim)]
     texts += [f"{n}.numel()" for n in tensors]
     texts += [f"{n}.unsqueeze(-1)" for n in tensors]
+    compares = [n.comparators for n in code.nodes if isinstance(n, ast.Compare)]
+    compared = {ast.unparse(one) for some in compares for one in some}
+    bounds = [n for n, v in hand.items() if isinstance(v, float) and n not in compared]
+    for n, bound in itertools.product(tensors, bounds):  # of a clamp
+        texts += [f"({n} {sign} {bound})" for sign in ("<=", ">=")]
+        texts += [f"({n}.abs() <= {bound})"]
     forms = [
         f"({form.format(n)})" for n in tensors if "grad" not in n for form in FORMS
     ]
@@ -415,7 +435,10 @@ def terms(code, hand):
     names = sorted(reversed(names), key=read.__contains__)[:FACTORS]
     tensors = [n for n in names if torch.is_tensor(hand[n])]
     names += ["2", "0.5"]
-    slopes = [form.format(n) for n in tensors[:LATEST] for form in FORMS[4:7]]
+    slopes = [form.format(n) for n in tensors[:LATEST] for form in FORMS[5:8]]
+    unread = [n for n in tensors if n not in read]
+    of_means = itertools.product(unread, tensors)
+    yield from (f"{a} / {b}.shape[-1]" for a, b in of_means)
     yield from (f"{a} / {b}" for a in (*names, "1") for b in tensors)
     for a, b in itertools.combinations(names, 2):
         yield from (f"{a} * {b}", f"({a} * {b}).sum(-1)", f"({a} * {b}).sum(0)")

@@ -377,9 +377,14 @@ class WrongGradient:
 
     @functools.cached_property
     def others(self):
-        """The whole, if this is a corner, and other values."""
+        """The whole, if this is a corner, and other values.
+
+        Of the opposite sign, they may take another branch of forward.
+        """
         here, most = self.here, 1 if self.here.subject.is_slow else 3
-        found = [*self.in_reverse, *itertools.islice(here.varied(FEW), most)]
+        minus = [of_the_same_kind(v, -v) for v in here.point.values]
+        found = [*here.of_each([here.subject], minus)]
+        found += [*self.in_reverse, *itertools.islice(here.varied(FEW), most)]
         if not (here.sparse or self.larger):  # of one row, or one column, less
             sizes = itertools.chain(resized(here.subject), of_one(here.subject))
             found += here.of_each(sizes, elements=FEW)

@@ -99,7 +99,7 @@ paths(
             "*inputs, output[0]",
             "*inputs, output[1]",
             "derivative-wrong",
-            "`x_new` (line 17) is not what forward computes as `x_new` in line 7",
+            "`x_new` (line 17) is not what forward has as `x_new` in line 7",
         ),
         (
             "d_x_new = g_x - k * d_a_new",
