@@ -71,10 +71,10 @@ SET_UP = re.compile(
 # Of the first folded cell, and of the others.
 FOLDED = {"notebooks": ("Imports", "Code"), "zh": ("导入", "代码")}
 RUN = {
-    "notebooks": "<summary>Run this chapter</summary>"
+    "notebooks": '<summary>Run this chapter</summary><span id="run"></span>'
     'Install the course (see the <a href="{readme}">README</a>), then: '
     "<code>python -m helpers.lessons.mine && jupyter lab --notebook-dir=. mine/{name}</code>",
-    "zh": "<summary>运行本章</summary>"
+    "zh": '<summary>运行本章</summary><span id="run"></span>'
     '先按 <a href="{readme}">README</a> 安装，然后执行：'
     "<code>python -m helpers.lessons.mine zh && jupyter lab --notebook-dir=. mine/{name}</code>",
 }
@@ -563,15 +563,18 @@ def sources():
     return {path.stem: path.read_text(encoding="utf-8") for path in chapters}
 
 
+@cache
+def colours(theme):
+    style = f"a11y-high-contrast-{theme}"
+    return HtmlFormatter(style=style).get_style_defs(".highlight")
+
+
 def as_page(path):
     """A file of Python to read, by its path in the course, to copy and to download.
 
     Its head leads to the chapters that import the file or link to it.
     """
-    light, dark = (
-        HtmlFormatter(style=style).get_style_defs(".highlight")
-        for style in ("a11y-high-contrast-light", "a11y-high-contrast-dark")
-    )
+    light, dark = map(colours, ("light", "dark"))
     text = (ROOT / path).read_text(encoding="utf-8")
     static = "../" * len(path.parts)
     module = ".".join(path.with_suffix("").parts)

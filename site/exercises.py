@@ -22,12 +22,14 @@ CHECK = re.compile(r'^exercise\("([\w.]+)"\)\.check\(', re.MULTILINE)
 ATTEMPTS = 3  # of each exercise
 WORDS = {  # by the folder of the edition
     "notebooks": {
+        "run": "Write it in JupyterLab",
         "hint": "Hint {} of {}",
         "attempts": "Wrong attempts, and what the check says of them",
         "solution": "Solution",
         "answers": "Answers",
     },
     "zh": {
+        "run": "在 JupyterLab 里写",
         "hint": "提示 {} / {}",
         "attempts": "几种错误的写法，以及各自的检查结果",
         "solution": "答案",
@@ -38,7 +40,7 @@ WORDS = {  # by the folder of the edition
 
 @cache
 def _wrong_attempts(number):
-    """(source, numbers of the lines that are not the solution's) of the first few."""
+    """(verdict, source, numbers of the lines that are not the solution's) of a few."""
     given = exercise(number)
     solution = given.edited().splitlines()
     found = {}  # by verdict: two attempts of which the same is said are one
@@ -58,7 +60,7 @@ def _wrong_attempts(number):
             found.setdefault(verdict.message, (source, new))
         if len(found) == ATTEMPTS:
             break
-    return list(found.values())
+    return [(said, *of) for said, of in found.items()]
 
 
 def _verdict(source, given):
@@ -117,6 +119,8 @@ def help_with(number, folder):
     with speaking("notebooks"):  # in English, whose words are expected
         attempts = _wrong_attempts(number)
     result = nodes.container(classes=["exercise-help"])
+    link = f'<p><a href="#run">{words["run"]}</a></p>'
+    result += nodes.raw("", link, format="html")
     with speaking(folder):
         for count, hint in enumerate(given.hints, 1):
             summary = words["hint"].format(count, len(given.hints))
@@ -124,10 +128,13 @@ def help_with(number, folder):
         title = f"{WRONG} {number} {given.name}"
         said = [
             part
-            for source, lines in attempts
+            for english, source, lines in attempts
             for part in (
                 _code(source, given, lines),
-                _paragraph(at(title, _verdict(source, given)), classes=["verdict"]),
+                _paragraph(
+                    at(title, english if folder != "zh" else _verdict(source, given)),
+                    classes=["verdict"],
+                ),
             )
         ]
         if said:

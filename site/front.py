@@ -12,7 +12,7 @@ import os
 import re
 import struct
 import textwrap
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -329,11 +329,15 @@ def _addresses(builder, cards, sections):
         yield f"{page}#{_around(_first(found, heading, document))['ids'][0]}"
 
 
+@cache
+def _indexes(builder, look_up):
+    """The addresses of the indexes in this chapter."""
+    return [*_addresses(builder, {"19": {"page": f"{look_up}.html"}}, INDEXES)]
+
+
 def bar(builder, folder, chapters):
     """(name, address) of what the bar of each page leads to."""
-    look_up = next(d for d, title in chapters if title.startswith("19"))
-    cards = {"19": {"page": f"{look_up}.html"}}
-    to = [*_addresses(builder, cards, INDEXES)]
+    to = _indexes(builder, next(d for d, t in chapters if t.startswith("19")))
     front = f"{FRONT[folder]}.html"
     pages = f"{front}#chapters", *to, f"{front}#install"
     return zip(WORDS[folder]["bar"], pages, strict=True)

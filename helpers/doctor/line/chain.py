@@ -520,7 +520,9 @@ class Search:
 
     def __init__(self, chain, wrong, budget):
         self.chain, self.wrong, self.budget = chain, wrong, budget
-        self.draws = [chain.draw(wrong.here, 0), chain.draw(wrong.at[-1], 1)]
+        # At other values, where there are some, or all that is no gradient is a constant.
+        others = (*wrong.at[1:], *wrong.in_reverse, wrong.here)
+        self.draws = [chain.draw(wrong.here, 0), chain.draw(others[0], 1)]
         (events, self.record), (others, other) = self.draws
         if outline(self.record) != outline(other):  # forward took another branch there
             self.draws[1] = chain.draw(wrong.here, 1)

@@ -423,4 +423,6 @@ def in_a_corner(wrong):
 
 def nearly_equal(a, b):
     """Are they equal but for rounding?"""
-    return bool(((a - b).abs() <= 1e-9 * largest(b) + 1e-300).all())
+    same = a == b  # also where both are infinite
+    limit = 1e-9 * largest(b) + 1e-300
+    return bool((same | ((a - b).abs() <= limit)).all())

@@ -66,6 +66,7 @@ def wrong_gradients(exam, suspected):
             exam.note_judged(note.input, points=points, order=1)
             notes.append(note)
     several = any(not s.here for s in suspected)
+    right -= {*wrong_there_too(suspected, wrong, right, limit)} if several else set()
     others = {(s.i, s.o) for s in suspected if s.verdict in ("wrong", "unknown")}
     through = frozenset(wrong.keys() | others)
     together = tuple(some[0] for some in wrong.values())
@@ -74,6 +75,17 @@ def wrong_gradients(exam, suspected):
         for io, at in wrong.items()
     }
     return found, notes
+
+
+def wrong_there_too(suspected, wrong, right, limit):
+    """What looked right at the given point, and is wrong by little, which is added."""
+    for s in suspected:
+        io = s.i, s.o
+        if s.here and io in wrong and io in right:
+            here = remeasured(s, limit)
+            if here.wrong.any():
+                wrong[io].insert(0, here)
+                yield io
 
 
 def remeasured(s, limit):
