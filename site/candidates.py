@@ -133,8 +133,8 @@ SUCCESS = {  # no more than the page has seen
 }
 OVERFLOWS = {  # and the gradient is right all the same
     "notebooks": "Right, also at x = 100 in float32. It was checked at {count} inputs in "
-    "float64, out to about ±{far}. Far out, a step is inf, so the derivative of your line "
-    "may be nan there.",
+    "float64, out to about ±{far}. Far out, a step is inf: there the second derivative "
+    "may be nan.",
     "zh": "在 {count} 个 float64 输入上都正确，最远取到 ±{far} 附近。离 0 很远处有一步溢出为 inf，"
     "所以再求一次导，那里可能得到 nan。",
 }

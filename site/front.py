@@ -58,21 +58,23 @@ WORDS = {
         "holds": "For people who train with PyTorch: a course in JupyterLab, no GPU needed, and "
         "tested code to copy.",
         "ask": "Where does autograd stop?",
-        "of_what": "The slope of log(1 + exp(x)) in float32, by autograd and by hand.",
+        "of_what": "The slope of `torch.log(1 + torch.exp(x))` in float32.",
         "slide": " Slide x.",
-        "names": {"value": "log(1 + exp(x)), as written", "theirs": "its slope, by autograd",
-                  "ours": "its slope, by the course's backward"},
+        "names": {"value": "log(1 + exp(x))", "theirs": "its slope, by autograd",
+                  "ours": "its slope, by chapter 00"},
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends at 88.7, ours goes "
         "on at 1",
         "write": "Repair the last line.",
-        "on_paper": "It is right on paper, and nan at x = 100.",
+        "on_paper": "So autograd differentiates log(1 + exp(x)): right on paper, and nan at "
+        "x = 100.",
         "hint": "Change the line, and check it.",
         "reset": "Reset",
         "overflow": "Right up to x = {last}. Above, a step of your line is inf in float32, and "
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
         "next": "Next: repair a gate. The doctor says what it lacks.",
-        "change": "Repair `d_gate`, or break it in another way.",
+        "change": "Repair `d_gate`, or break it in another way. The page holds the doctor's "
+        "reports on two dozen common lines.",
         "repair": "What it proposes",
         "then_05": "Next: a backward whose second derivative is silently wrong, chapter 05.",
         "yours": "your line, with grad_output = 1",
@@ -81,13 +83,13 @@ WORDS = {
         "narrow": "Right at the inputs that were tried in float64. In float32, it is {value} at "
         "x = {x}.",
         "single": "Right in float32, to its rounding. In float64, {said}",
-        "own": "That is why PyTorch ships `F.softplus`.",
-        "repaired": "Chapter 00 writes this one, and shows where autograd is wrong "
-        "without a nan.",
+        "own": "And of the forward above, autograd says that the slope at x = 0 is 0. It is 1/2.",
+        "repaired": "Chapter 00 shows why.",
         "proof": [("check", "A doctor", "names what is wrong with a gradient, and often the line."),
                   ("write", "`derive`", "writes the backward of your forward, and verifies it."),
-                  ("copy", "{less} MiB, not {plain}", "is what the cross-entropy of a linear layer "
-                   "needs, in one of {operations} tested operations to copy.")],
+                  ("copy", "{less} MiB, not {plain} MiB", "for a linear layer and its "
+                   "cross-entropy, of 4,096 rows and 32,768 classes: one of {operations} tested "
+                   "operations to copy.")],
         "start": "Start with chapter 00",
         "facts": "{chapters} chapters · every printed output is tested · "
         "torch {torch} · BSD-3-Clause",
@@ -99,7 +101,7 @@ WORDS = {
         "paste": "such as: does not require grad",
         "examples": "For example:",
         "typed": [MESSAGE, "the loss is nan after some steps", "a gradient for each sample"],
-        "nothing": "No row has these words.",
+        "nothing": "No row has these words. The magnifier searches all chapters.",
         "nearest": "No row has all of this. The nearest:",
         "all_rows": ["All errors", "All tasks"],
         "bar": ["Chapters", "Errors", "Tasks", "Install"],
@@ -134,21 +136,22 @@ WORDS = {
         "holds": "写给会用 PyTorch 训练模型的人：一门在 JupyterLab 里学的课程，不需要 GPU，"
         "并附有经过测试、可以复制到项目里的代码。",
         "ask": "autograd 到哪里就算不下去了？",
-        "of_what": "log(1 + exp(x)) 在 float32 下的斜率：autograd 算的，和手写的。",
+        "of_what": "`torch.log(1 + torch.exp(x))` 在 float32 下的斜率。",
         "slide": "拖动 x 看看。",
-        "names": {"value": "log(1 + exp(x))，照式子算", "theirs": "autograd 算出的斜率",
-                  "ours": "课程的 backward 算出的斜率"},
+        "names": {"value": "log(1 + exp(x))", "theirs": "autograd 算出的斜率",
+                  "ours": "第 00 章算出的斜率"},
         "drawn": "log(1 + exp(x)) 在 −20 到 120 之间的斜率：autograd 的曲线在 88.7 处中断，"
         "课程的 backward 则一直是 1",
         "write": "请改正最后一行。",
-        "on_paper": "这一行在数学上没有错，但在 x = 100 处算出来是 nan。",
+        "on_paper": "autograd 就是这样对 log(1 + exp(x)) 求导的：数学上没有错，但在 x = 100 处"
+        "算出来是 nan。",
         "hint": "改好这一行，再点“检查”。",
         "reset": "还原",
         "overflow": "到 x = {last} 为止都正确。再往上，你这一行里有一步在 float32 下溢出为 inf，"
         "梯度就成了 {value}。请换一种不会溢出的写法。",
         "check": "检查",
         "next": "下一步：改正一个门控，梯度医生会说它缺了什么。",
-        "change": "请改正 `d_gate`，或者换一种错法试试。",
+        "change": "请改正 `d_gate`，或者换一种错法试试。本页存有二十多种常见写法的报告。",
         "repair": "它建议的改法",
         "then_05": "下一步：看第 05 章里二阶导数悄悄出错的 backward。",
         "yours": "你写的这一行，grad_output = 1",
@@ -156,13 +159,12 @@ WORDS = {
         "在 x = {x} 处应为 {right}，而你这一行得到 {value}。",
         "narrow": "在试过的 float64 输入上都正确。但在 float32 下，x = {x} 处它是 {value}。",
         "single": "在 float32 下正确，只差舍入误差。但在 float64 下，{said}",
-        "own": "正因为如此，PyTorch 自带了 softplus。",
-        "repaired": "第 00 章写出这个 Function，还会指出 autograd 在哪里虽然没有得到 nan，"
-        "却照样算错。",
+        "own": "对上面的 forward，autograd 给出 x = 0 处的斜率是 0，而正确的是 1/2。",
+        "repaired": "原因见第 00 章。",
         "proof": [("check", "梯度医生", "指出 backward 错在哪里，往往还能指出是哪一行。"),
                   ("write", "`derive`", "为你的 forward 写出 backward，并与 autograd 核对。"),
-                  ("copy", "{less} MiB，而不是 {plain}", "线性层加交叉熵只需要这么多内存："
-                   "{operations} 个经过测试、可以复制的算子之一。")],
+                  ("copy", "{less} MiB，而不是 {plain} MiB", "4,096 行、32,768 类的线性层加交叉熵"
+                   "所需的内存：{operations} 个经过测试、可以复制的算子之一。")],
         "start": "从第 00 章开始",
         "facts": "{chapters} 章 · 打印出的每个结果都由测试重新算过 · "
         "PyTorch {torch} · BSD-3-Clause 许可",
@@ -174,7 +176,7 @@ WORDS = {
         "paste": "例如 does not require grad",
         "examples": "例如：",
         "typed": [MESSAGE, "训练一段时间后出现 nan", "每个样本的梯度"],
-        "nothing": "没有哪一行含有这些词。",
+        "nothing": "没有哪一行含有这些词。点放大镜可以搜索全部章节。",
         "nearest": "没有哪一行完全符合，最接近的是：",
         "all_rows": ["全部报错", "全部任务"],
         "bar": ["章节", "报错", "任务", "安装"],

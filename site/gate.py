@@ -66,6 +66,7 @@ SAID = {
         "why": "See the doctor's report.",
         "other": "Only common lines have their report here. Lines 16 and 17 print it for any line.",
         "examined": "The doctor, at inputs of its own, on",
+        "same": "The doctor, on a line that gives the same:",
         "act": "`act` is a variable of `forward`, which has not saved it.",
     },
     "zh": {
@@ -74,6 +75,7 @@ SAID = {
         "why": "请看梯度医生的报告。",
         "other": "这里只存有常见写法的报告。任何写法的报告，都可以用第 16、17 行打印。",
         "examined": "梯度医生用自己的输入检查",
+        "same": "梯度医生检查了结果相同的一行：",
         "act": "`act` 是 `forward` 里的变量，没有保存下来。",
     },
 }
@@ -152,5 +154,6 @@ def gate(folder, highlighted):
         "field": FIELD.format(attributes='id="gate"', line=WRONG[0]),
         "other": SAID[folder]["other"],
         "examined": SAID[folder]["examined"],
+        "same": SAID[folder]["same"],
         "reports": reports,
     }

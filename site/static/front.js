@@ -87,9 +87,12 @@ const setUpSlope = front => {
 // A second field: beside it stands what the doctor prints of the line, where it is a stored one.
 const setUpGate = front => {
   const form = front.querySelector("#check form"), reports = [...front.querySelectorAll(".reports > div")];
-  attempts.setUp(form, "attempt gate", (_line, mark, _said, like) => {
+  const lead = report => report.querySelector("p").firstChild;
+  const words = new Map(reports.map(one => [one, lead(one).textContent]));
+  attempts.setUp(form, "attempt gate", (line, mark, _said, like) => {
     const own = mark === "✓" ? reports.at(-1) : reports.find(one => one.dataset.line === like);
     for (const one of reports) one.hidden = one !== own;
+    if (own) lead(own).textContent = line.trim() === own.dataset.line ? words.get(own) : `${reports[0].parentElement.dataset.same} `;
     front.querySelector(".reports > p").hidden = Boolean(own); // of another line, where it comes from
     own?.querySelector("details")?.removeAttribute("open"); // the next line is the reader's to find
     reports[0].parentElement.classList.remove("stale");
