@@ -159,8 +159,8 @@ class Backward:
                 for _ in found:
                     order.append(begins.get(end, ()))
                     end = dict(order[-1]).get("end")
-                whole = {*order} == {*found} and end is None
-                fills = whole and "step" not in dict(sum(order, ()))
+                fills = {*order} == {*found} and end is None
+                fills = fills and "step" not in dict(sum(order, ()))
             if fills:
                 pieces = (" + ".join(g for g, _ in found[place]) for place in order)
                 whole = self.emit(f"torch.{how}([{', '.join(pieces)}], {dim})")

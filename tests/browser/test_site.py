@@ -260,6 +260,8 @@ def test_the_field_above_an_index_leads_to_the_look_up(page, site, folder):
 def test_a_file_of_python_is_a_page_to_read(page, site):
     page.goto(f"{site}_static/course/helpers/ops/softplus.py.html")
     expect(page.locator("pre")).to_contain_text("dL/dy · s(x)")
+    page.locator("header a", has_text="05").click()  # a chapter that uses it
+    page.wait_for_url(f"{site}notebooks/05_higher_order.html")
 
 
 def test_the_switch_leads_to_the_same_page(page, site):
@@ -348,6 +350,10 @@ def test_the_doctor_prints_what_its_card_says(
         )
         exec(call, names | given | {"SwiGLU": made_of(code, names, "SwiGLU")})
         assert capsys.readouterr().out.split() == printed.split()
+    form.locator("textarea").fill("s * d_act")  # as it was found, in other words
+    form.locator("[type=submit]").click()
+    same = page.locator(".reports").get_attribute("data-same")
+    expect(page.locator(".reports > div:visible p")).to_contain_text(same)
     form.locator("textarea").fill("d_act * (1 - s)")
     form.locator("[type=submit]").click()  # no report of this one is stored
     expect(page.locator(".reports > p")).to_be_visible()
@@ -621,3 +627,5 @@ def test_hints_verdicts_and_solutions_are_folded_under_an_exercise(page, site, f
     expect(verdicts.first).to_contain_text(first[folder])
     shown = help_with_2_1.first.locator("details").last
     expect(shown).to_contain_text("return 2 * x * grad_output")
+    help_with_2_1.first.locator("[href='#run']").click()  # how to write it
+    expect(page.locator(".how-to-run code")).to_be_visible()

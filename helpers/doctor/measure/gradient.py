@@ -382,9 +382,10 @@ class WrongGradient:
         Of the opposite sign, they may take another branch of forward.
         """
         here, most = self.here, 1 if self.here.subject.is_slow else 3
-        minus = [of_the_same_kind(v, -v) for v in here.point.values]
-        found = [*here.of_each([here.subject], minus)]
-        found += [*self.in_reverse, *itertools.islice(here.varied(FEW), most)]
+        found = [*self.in_reverse, *itertools.islice(here.varied(FEW), most)]
+        if not (here.sparse or here.subject.is_slow):
+            minus = [of_the_same_kind(v, -v) for v in here.point.values]
+            found += here.of_each([here.subject], minus)
         if not (here.sparse or self.larger):  # of one row, or one column, less
             sizes = itertools.chain(resized(here.subject), of_one(here.subject))
             found += here.of_each(sizes, elements=FEW)
