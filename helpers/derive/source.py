@@ -65,7 +65,7 @@ TEMPLATE = '''\
 
 
 class {title}(torch.autograd.Function):
-    """`{name}`: {kept}"""
+    """{name}: {kept}"""
 
     @staticmethod
     def forward({signature}):
@@ -150,6 +150,7 @@ def write(function, walks, pattern, kept):
         signature = f"ctx, {signature}"
     elif store and keep != names:
         store.insert(0, f"{listed(names)} = inputs")
+    fixed = [f"{n}={shown(v)}" for n, v in pattern.fixed().items()]
     out, check = ONCE.splitlines() * bool(saved), indented(pattern.check(), 4)
     if keep:
         arriving = {
@@ -169,7 +170,7 @@ def write(function, walks, pattern, kept):
     return TEMPLATE.format(
         above="\n".join(sorted(above, key=lambda s: (not s.startswith("import"), s))),
         title=title_of(function),
-        name=function.__name__,
+        name=f"`{function.__name__}`{' with ' * bool(fixed)}{', '.join(fixed)}",
         kept=kept,
         signature=signature,
         head=head,
@@ -239,6 +240,10 @@ class Pattern:
         letters = [x for x in "NDKMLHPQRSTUVWXYZ" if x not in taken]
         self.letters = {} if tape.exact else dict(zip(sizes, letters, strict=False))
 
+    def fixed(self):
+        """The Python arguments that must stay as they are in the example."""
+        return {n: v for n, v in self.constants.items() if n not in self.free}
+
     def size(self, size):
         bound = [s for s in self.letters if s not in self.step]
         if size in bound and size != min(bound):
@@ -283,8 +288,7 @@ class Pattern:
             rows.append(f"({row}),")
         bad = [
             f"{n} {'is not' if isinstance(v, ALONE) else '!='} {shown(v)}"
-            for n, v in self.constants.items()
-            if n not in self.free
+            for n, v in self.fixed().items()
         ]
         for size, letter in self.letters.items():
             if self.step.get(size, 1) > 1:

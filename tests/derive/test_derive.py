@@ -400,6 +400,14 @@ def test_what_is_kept_is_counted_in_the_dtype_of_the_example():
     assert words in derive(gated, x, w)
 
 
+def grouped(x, groups, scale):
+    return x.unflatten(-1, (groups, -1)).square().mean(-1) * scale
+
+
+def test_what_is_fixed_is_said():
+    assert "`grouped` with groups=3: keeps" in derive(grouped, *example((4, 6)), 3, 0.5)
+
+
 def picked(logits, target):
     log_probs = torch.log_softmax(logits, -1)
     return -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1).mean()
