@@ -2421,22 +2421,12 @@ class SegmentSoftmax(Function):
 
 
 SEGMENTS = 0, 2, 1, 2, 0, 3, 3, 0
-slip(
-    "SegmentsForgotten",
-    SegmentSoftmax,
-    lambda: (*draw((8,)), torch.tensor(SEGMENTS)),
-    {"(g - dot[index])": "g"},
-    "gradient-wrong",
-    line="`w * (g - dot[index])` stood in place",
-)
-slip(
-    "SegmentsTogether",
-    SegmentSoftmax,
-    lambda: (*draw((8,)), torch.tensor(SEGMENTS)),
-    {"dot[index]": "dot.sum()"},
-    "gradient-wrong",
-    line="`dot[index]` stood in place of `dot.sum()`",
-)
+for name, old, new, right in (
+    ("SegmentsForgotten", "(g - dot[index])", "g", "`w * (g - dot[index])` stood"),
+    ("SegmentsTogether", "dot[index]", "dot.sum()", "`dot[index]` stood in place of"),
+):
+    given, once = (lambda: (*draw((8,)), torch.tensor(SEGMENTS))), {old: new}
+    slip(name, SegmentSoftmax, given, once, "gradient-wrong", line=right)
 
 
 class Levels(Function):
@@ -2590,3 +2580,23 @@ class Recomputed(Function):
         d_p = g @ v
         d_scores = share * (d_p - (share * d_p).sum(-1, keepdim=True))
         return x @ (d_scores + d_scores.mT), (share.mT @ g).mT
+
+
+@case("gradient-wrong few-digits", lambda: draw((4, 3), (3, 2), seed=2))
+class NearlyGelu(Function):
+    """It is wrong by so little that at the given point only the elements show it."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        h = x @ w
+        ctx.save_for_backward(x, w, h)
+        return F.gelu(h)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, w, h = ctx.saved_tensors
+        with torch.enable_grad():
+            z = h.detach().requires_grad_()
+            (d,) = torch.autograd.grad(F.gelu(z, approximate="tanh"), z, g)
+        return d @ w.mT, x.mT @ d
