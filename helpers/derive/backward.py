@@ -173,32 +173,34 @@ class Backward:
     def sum(self, parts):
         terms, added, summed = [], [], {}
         for part in dict.fromkeys(parts):
-            # zeros.index_add(…) + zeros.index_add(…) is zeros.index_add(…).index_add(…)
+            often = parts.count(part)
             to_zeros = ADDED.fullmatch(self.steps.get(part, ""))
-            if to_zeros and parts.count(part) == 1 and len(parts) > 1:
-                added.append(to_zeros)
+            if to_zeros and often == 1 and len(parts) > 1:
+                added.append(to_zeros.groups())
                 continue
-            # a.sum(0) + b.sum(0) is (a + b).sum(0)
-            if like := SUMMED.fullmatch(self.steps.get(part, "")):
+            like = SUMMED.fullmatch(self.steps.get(part, ""))
+            if like and often == 1:
                 alike = like[2], self.values[like[1]].shape
                 summed.setdefault(alike, []).append((like[1], part))
-            often = parts.count(part)
             terms.append(self.emit(f"{often} * {part}") if often > 1 else part)
             if part in self.hints:
                 self.hints[terms[-1]] = self.hints[part]
-        for (how, _), pairs in summed.items():
-            if len(pairs) > 1 and {*terms} >= {part for _, part in pairs}:
-                whole = self.emit(f"({' + '.join(inner for inner, _ in pairs)}){how}")
-                terms[terms.index(pairs[0][1])] = whole
-                terms = [t for t in terms if all(t != part for _, part in pairs)]
+        for (how, _shape), pairs in summed.items():
+            if len(pairs) > 1:  # a.sum(0) + b.sum(0) is (a + b).sum(0)
+                inner, gone = zip(*pairs, strict=True)
+                terms = [term for term in terms if term not in gone]
+                terms.append(self.emit(f"({' + '.join(inner)}){how}"))
         total = " + ".join(terms)
-        if added:
-            shape = self.values[added[0][1]].shape
-            if total and self.value(total).shape != shape:
-                total = f"{added[0][1]} + {total}"
-            total = self.step(total) if total else added[0][1]
-            for _, call in (a.groups() for a in added):
-                total = self.emit(f"{total}{call}")
+        return self.with_added(total, added) if added else total
+
+    def with_added(self, total, added):
+        """zeros.index_add(…) + zeros.index_add(…) is zeros.index_add(…).index_add(…)."""
+        zeros = added[0][0]
+        if total and self.value(total).shape != self.values[zeros].shape:
+            total = f"{zeros} + {total}"
+        total = self.step(total or zeros)
+        for _zeros, call in added:
+            total = self.emit(f"{total}{call}")
         return total
 
     def whole(self, step, node):
