@@ -56,62 +56,60 @@ AS_WRITTEN = (
 )
 
 
-def _runs(source):
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
+def _without_comments(source):
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
+
+
+def _is_a_kernel(source):
+    code = _without_comments(source)
     if "__global__" not in code or not re.search(r"\bdepthwise\s*\(", code):
         yield _("the source must hold `__global__ void depthwise(...)`.")
-    cell, source = source, AS_WRITTEN + source
     try:
         # Once, and not again in every copy of this process.
-        emulator._compile(source, "depthwise")
+        emulator._compile(AS_WRITTEN + source, "depthwise")
     except emulator.KernelError as error:
-        yield emulator.compiler_says(error, cell)
-    for channels, height, width, K, threads in [
-        (1, 4, 5, 1, 32),
-        (3, 5, 4, 5, 32),
-        (2, 3, 4, 2, 32),
-        (2, 6, 7, 9, 5),
-        (1, 260, 257, 1, 256),
-        (0, 2, 3, 3, 32),
-        (5, 1, 1, 4, 1),
-    ]:
-        x = with_zeros(channels, height, width, dtype=torch.float32)
-        weight = with_zeros(channels, K, K, dtype=torch.float32, seed=1)
-        y = torch.empty_like(x)
-        where = _("with x of shape {shape} and K = {K}", shape=tuple(x.shape), K=K)
-        arrays = {
-            "x": x,
-            "weight": weight,
-            "y": y,
-            "channels": channels,
-            "height": height,
-            "width": width,
-            "K": K,
-        }
-        launch = partial(
-            emulator.run,
-            source,
-            "depthwise",
-            -(-x.numel() // threads) + 1,
-            threads,
-            arrays,
-            seconds=c_and_cpp.PROCESSOR_SECONDS,
-        )
-        try:
-            yield at(where, c_and_cpp.crash_of(launch))
-            launch()
-        except emulator.KernelError as error:
-            yield at(where, _explained(error, x.numel(), threads))
-        if not x.numel():
-            continue
-        wrong = wrong_element(y, _convolved(x, weight), 1e-4)
-        if wrong:
-            if re.search(r"\bfloat\s+\w+\s*;", code):
-                hint = _("A variable that nobody set holds any number: begin at 0.")
-            else:
-                misses = _misread(x, weight).items()
-                hint = next((says for says, v in misses if alike(y, v, 1e-4)), None)
-            yield at(where, followed(wrong, hint))
+        yield emulator.compiler_says(error, source)
+
+
+# Channels, height, width, K, threads in a block.
+IMAGES = (
+    (1, 4, 5, 1, 32),
+    (3, 5, 4, 5, 32),
+    (2, 3, 4, 2, 32),
+    (2, 6, 7, 9, 5),
+    (1, 260, 257, 1, 256),
+    (0, 2, 3, 3, 32),
+    (5, 1, 1, 4, 1),
+)
+
+
+def _convolves(source, channels, height, width, K, threads):
+    x = with_zeros(channels, height, width, dtype=torch.float32)
+    weight = with_zeros(channels, K, K, dtype=torch.float32, seed=1)
+    y = torch.empty_like(x)
+    sizes = {"channels": channels, "height": height, "width": width, "K": K}
+    launch = partial(
+        emulator.run,
+        AS_WRITTEN + source,
+        "depthwise",
+        -(-x.numel() // threads) + 1,
+        threads,
+        {"x": x, "weight": weight, "y": y, **sizes},
+        seconds=c_and_cpp.PROCESSOR_SECONDS,
+    )
+    try:
+        yield c_and_cpp.crash_of(launch)
+        launch()
+    except emulator.KernelError as error:
+        yield _explained(error, x.numel(), threads)
+    wrong = x.numel() and wrong_element(y, _convolved(x, weight), 1e-4)
+    if wrong:
+        if re.search(r"\bfloat\s+\w+\s*;", _without_comments(source)):
+            hint = _("A variable that nobody set holds any number: begin at 0.")
+        else:
+            misses = _misread(x, weight).items()
+            hint = next((says for says, v in misses if alike(y, v, 1e-4)), None)
+        yield followed(wrong, hint)
 
 
 def _convolved(x, weight, shift=0):
@@ -196,7 +194,14 @@ EXERCISE_1 = Exercise(
         ({"float sum = 0;": "float sum;"}, "A variable that nobody set"),
     ],
     needs=find_compiler,
-    properties=[_runs],
+    properties=[
+        _is_a_kernel,
+        each_of(
+            IMAGES,
+            _convolves,
+            N_("with x of shape ({channels}, {height}, {width}) and K = {K}"),
+        ),
+    ],
     success="every element was written once, no read left its array, and every "
     "number is right.",
     hints=(

@@ -127,25 +127,33 @@ class Multiply(Function):
         return a_tangent * b + a * b_tangent
 
 
+def _unlike(f, like, rule, tensors, where, what=None):
+    """How `rule(f)` differs from `rule(like)`, or None."""
+    right = rule(like)(*tensors)
+    try:
+        given = rule(f)(*tensors)
+    except Exception as error:
+        return _("{place} it raises {message}", place=where, message=raised(error))
+    what = what or _("the output")
+    wrong = wrong_outputs(given, right, differentiable=False, what=what)
+    return wrong and followed(where, wrong)
+
+
 def _of_curves(f):
     """So that the tangents that arrive at f depend on the inputs, too."""
     return lambda a, b: f(a.sin(), b.exp())
 
 
+def _tangent(f):
+    return lambda *tensors: jvp(f, tensors, tensors[::-1])[1]
+
+
 def _goes_forward(attempt):
     """What the doctor, who compares derivatives, does not say."""
-    what = _("the tangent of the output")
+    where, what = _("in forward mode"), _("the tangent of the output")
     for dtype in (torch.float64, torch.float32):
         tensors = (SAMPLE.to(dtype), 1000 * random(2, 3).to(dtype))
-        try:
-            slope = jvp(attempt.apply, tensors, tensors[::-1])[1]
-        except Exception as error:
-            yield _("in forward mode it raises {message}", message=raised(error))
-        right = jvp(torch.mul, tensors, tensors[::-1])[1]
-        yield at(
-            _("in forward mode"),
-            wrong_outputs(slope, right, differentiable=False, what=what),
-        )
+        yield _unlike(attempt.apply, torch.mul, _tangent, tensors, where, what)
     small = SQUARE[:2]
     for outer, inner in ((jacfwd, jacrev), (jacrev, jacfwd)):
         second = [
@@ -345,16 +353,6 @@ def _multiplies_batches(attempt):
     twice = lambda f: vmap(vmap(f, (None, 0)), (0, None))  # noqa: E731
     wrong = _unlike(attempt.apply, _matmul, twice, batches, where)
     yield wrong and followed(wrong, _("Look at: the argument that has no batch."))
-
-
-def _unlike(f, like, rule, batches, where):
-    right = rule(like)(*batches)
-    try:
-        given = rule(f)(*batches)
-    except Exception as error:
-        return _("{place} it raises {message}", place=where, message=raised(error))
-    wrong = wrong_outputs(given, right, differentiable=False, what=_("the output"))
-    return wrong and f"{where} {wrong}"
 
 
 EXERCISE_3 = Exercise(

@@ -68,12 +68,12 @@ def _as_counted(attempt, K, channels, rows):
         )
 
 
-def _refused(error, where, *more):
+def _refused(error, *more):
     """What the emulator, or the compiler before it, says of a source."""
     said = re.search(r"error: (.*)", error.compiler)
     if said:
         return _("it does not compile: {said}.", said=said[1])
-    return at(where, followed(_("{error}.", error=error), *more))
+    return followed(_("{error}.", error=error), *more)
 
 
 EXERCISE_1 = Exercise(
@@ -168,61 +168,46 @@ def _compiles_for_cuda(source):
         return  # there is none to ask
 
 
-def _loads_once(source):
-    for channels, n, blocks in [
-        (1, 5, 2),
-        (4, 11, 2),
-        (1100, 11, 2),
-        (3, 70, 10),
-        (0, 5, 1),
-    ]:
-        x = with_zeros(channels, n, dtype=torch.float32)
-        weight = with_zeros(3, n, dtype=torch.float32, seed=1)
-        y = torch.empty_like(x)
-        arrays = {"x": x, "weight": weight, "y": y, "channels": channels, "n": n}
-        template = (
-            _("with 1 channel of {n}")
-            if channels == 1
-            else _("with {channels} channels of {n}")
+# Channels, numbers in each, and blocks of 8 threads.
+LOADED = (1, 5, 2), (4, 11, 2), (1100, 11, 2), (3, 70, 10), (0, 5, 1)
+
+
+def _loads_once(source, channels, n, blocks):
+    x = with_zeros(channels, n, dtype=torch.float32)
+    weight = with_zeros(3, n, dtype=torch.float32, seed=1)
+    y = torch.empty_like(x)
+    arrays = {"x": x, "weight": weight, "y": y, "channels": channels, "n": n}
+    try:
+        did = emulator.run(
+            source,
+            "taps",
+            blocks,
+            8,
+            arrays,
+            watch=((0, 0, 0), (2, 0, 0)),
+            seconds=c_and_cpp.PROCESSOR_SECONDS,
         )
-        where = template.format(channels=channels, n=n)
-        try:
-            did = emulator.run(
-                source,
-                "taps",
-                blocks,
-                8,
-                arrays,
-                watch=((0, 0, 0), (2, 0, 0)),
-                seconds=c_and_cpp.PROCESSOR_SECONDS,
+    except emulator.KernelError as error:
+        once = _(ONCE) if error.fault == emulator.Fault.WRITTEN_TWICE else None
+        yield _refused(error, once)
+    expected = _in_one_dimension(x.double(), weight.double()).float()
+    yield wrong_element(y, expected, 1e-4)
+    reads = [name for action, name, where in did if action == "read"]
+    if channels > 1 and "__shared__" in reads:
+        yield _(
+            "the numbers are right, but `__shared__` memory is loaded each time, too: "
+            "{count} loads by thread 2. Use registers.",
+            count=reads.count("__shared__"),
+        )
+    for name, needed in (("weight", 3), ("x", 3 * channels)):
+        if reads.count(name) > needed and channels:
+            yield _(
+                "the numbers are right, but thread 2 loads from `{name}` {count} "
+                "times, and needs {needed} elements of it.",
+                name=name,
+                count=reads.count(name),
+                needed=needed,
             )
-        except emulator.KernelError as error:
-            once = _(ONCE) if error.fault == emulator.Fault.WRITTEN_TWICE else None
-            yield _refused(error, where, once)
-        expected = _in_one_dimension(x.double(), weight.double()).float()
-        yield at(where, wrong_element(y, expected, 1e-4))
-        reads = [name for action, name, where in did if action == "read"]
-        if channels > 1 and "__shared__" in reads:
-            yield at(
-                where,
-                _(
-                    "the numbers are right, but `__shared__` memory is loaded each "
-                    "time, too: {count} loads by thread 2. Use registers.",
-                    count=reads.count("__shared__"),
-                ),
-            )
-        for name, needed in (("weight", 3), ("x", 3 * channels)):
-            if reads.count(name) > needed and channels:
-                yield at(
-                    where,
-                    _(
-                        "the numbers are right, but thread 2 loads from `{name}` "
-                        "{count} times, and needs {needed} elements of it.",
-                        name=name,
-                        count=reads.count(name),
-                        needed=needed,
-                    ),
-                )
 
 
 EXERCISE_2 = Exercise(
@@ -258,11 +243,14 @@ EXERCISE_2 = Exercise(
         ),
         (
             {TAPS[TAPS.index("    float factors[3];") : TAPS.rindex("}")]: KEEPS_SUMS},
-            "with 1100 channels of 11: ",
+            "with channels = 1100 and n = 11: ",
         ),
     ],
     needs=find_compiler,
-    properties=[_loads_once, _compiles_for_cuda],
+    properties=[
+        each_of(LOADED, _loads_once, N_("with channels = {channels} and n = {n}")),
+        _compiles_for_cuda,
+    ],
     success="three weights per thread, for any number of channels; all other loads "
     "are of x.",
     hints=(
@@ -405,50 +393,40 @@ __global__ void partial_sums(const float* x, float* partial, int rows, int colum
 """
 
 
-def _adds_each_row_once(source):
-    for rows, columns, parts in [
-        (7, 5, 3),
-        (2, 33, 5),
-        (1, 1, 1),
-        (100, 5, 3),  # many rows in a block
-        (12, 40, 4),
-    ]:
-        x = with_zeros(rows, columns, dtype=torch.float32)
-        if rows == 12:  # the bits of a sum tell which rows it has
-            x = (2.0 ** torch.arange(12))[:, None].repeat(1, columns)
-        partial = torch.empty(parts, columns)
-        arrays = {"x": x, "partial": partial, "rows": rows, "columns": columns}
-        where = _(
-            "with {rows} rows of {columns} and {parts} blocks in y",
-            rows=rows,
-            columns=columns,
-            parts=parts,
+# Rows, columns, blocks in y; 100 rows are many for a block.
+ADDED = (7, 5, 3), (2, 33, 5), (1, 1, 1), (100, 5, 3), (12, 40, 4)
+
+
+def _adds_each_row_once(source, rows, columns, parts):
+    x = with_zeros(rows, columns, dtype=torch.float32)
+    if rows == 12:  # the bits of a sum tell which rows it has
+        x = (2.0 ** torch.arange(12))[:, None].repeat(1, columns)
+    partial = torch.empty(parts, columns)
+    arrays = {"x": x, "partial": partial, "rows": rows, "columns": columns}
+    try:
+        emulator.run(
+            source,
+            "partial_sums",
+            (-(-columns // 32), parts),
+            32,
+            arrays,
+            seconds=c_and_cpp.PROCESSOR_SECONDS,
+            order=1,
         )
-        try:
-            emulator.run(
-                source,
-                "partial_sums",
-                (-(-columns // 32), parts),
-                32,
-                arrays,
-                seconds=c_and_cpp.PROCESSOR_SECONDS,
-                order=1,
-            )
-        except emulator.KernelError as error:
-            yield _refused(error, where)
-        given, right = partial.sum(0), x.sum(0)
-        if not given.allclose(right, atol=1e-4):
-            c = int((given - right).abs().nan_to_num(torch.inf).argmax())
-            wrong = _(
-                "the parts of column {c} add up to {given:.4g}, but {right:.4g} is right.",
-                c=c,
-                given=given[c],
-                right=right[c],
-            )
-            yield at(where, wrong)
-        some = (0 < partial) & (partial < right) & (partial == partial.int())
-        if rows == 12 and (some.sum(0) < 2).any():
-            yield at(where, _("one block adds all the rows, or all add the same ones."))
+    except emulator.KernelError as error:
+        yield _refused(error)
+    given, right = partial.sum(0), x.sum(0)
+    if not given.allclose(right, atol=1e-4):
+        c = int((given - right).abs().nan_to_num(torch.inf).argmax())
+        yield _(
+            "the parts of column {c} add up to {given:.4g}, but {right:.4g} is right.",
+            c=c,
+            given=given[c],
+            right=right[c],
+        )
+    some = (0 < partial) & (partial < right) & (partial == partial.int())
+    if rows == 12 and (some.sum(0) < 2).any():
+        yield _("one block adds all the rows, or all add the same ones.")
 
 
 EXERCISE_4 = Exercise(
@@ -473,7 +451,13 @@ EXERCISE_4 = Exercise(
         ),
     ],
     needs=find_compiler,
-    properties=[_adds_each_row_once],
+    properties=[
+        each_of(
+            ADDED,
+            _adds_each_row_once,
+            N_("with {rows} rows of {columns} and {parts} blocks in y"),
+        ),
+    ],
     success="each number of `partial` has one thread that writes it, so the sum is the "
     "same in every run.",
     hints=(

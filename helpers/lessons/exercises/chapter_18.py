@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import alike, changed_in_place, near_miss
-from helpers.lessons.judge.properties import random
-from helpers.lessons.language import N_, _, at
+from helpers.lessons.judge.properties import each, each_of, random
+from helpers.lessons.language import N_, _
 from helpers.lessons.torch_messages import raised
 
 aten = torch.ops.aten
@@ -44,49 +44,37 @@ def _with_bias():
 
 
 A, B, C = random(2, 3, 4), random(2, 4, 5, seed=1), random(2, 3, 5, seed=2)
-PROGRAMS = (  # and how many products each has
-    (N_("for a linear layer, forward and backward"), _linear, 2),
-    (N_("for a linear layer with a bias, forward and backward"), _with_bias, 2),
-    (N_("for `torch.bmm`"), lambda: torch.bmm(A, B), 1),
-    (
-        N_("for `torch.addmm` with beta and alpha"),
+PROGRAMS = {  # and how many products each has
+    N_("for a linear layer, forward and backward"): (_linear, 2),
+    N_("for a linear layer with a bias, forward and backward"): (_with_bias, 2),
+    N_("for `torch.bmm`"): (lambda: torch.bmm(A, B), 1),
+    N_("for `torch.addmm` with beta and alpha"): (
         lambda: torch.addmm(C[0], A[0], B[0], beta=0.5, alpha=2),
         1,
     ),
-    (N_("for `torch.baddbmm`, none of the three,"), lambda: torch.baddbmm(C, A, B), 0),
-    (N_("for a program without a matrix product"), lambda: A.square().sum(), 0),
-)
+    N_("for `torch.baddbmm`, none of the three"): (lambda: torch.baddbmm(C, A, B), 0),
+    N_("for a program without a matrix product"): (lambda: A.square().sum(), 0),
+}
 
 
-def _counts(attempt):
-    for where, program, right in PROGRAMS:
-        where = _(where)
-        expected = program()
-        try:
-            with attempt() as products:
-                given = program()
-        except Exception as error:
-            yield _("{where} it raises {error}", where=where, error=raised(error))
-        if not isinstance(products, attempt):
-            yield _("`with Products() as products` must give the mode itself.")
-        if not isinstance(given, Tensor) or not torch.equal(given, expected):
-            yield _(
-                "{where} the program computes something else inside the mode.",
-                where=where,
-            )
-        if program is _linear and not products.count:
-            yield _(
-                "{where} it counts nothing. `func` is one overload, "
-                "`aten.mm.default`; `aten.mm` is the packet of its overloads.",
-                where=where,
-            )
-        if products.count != right:
-            yield _(
-                "{where} it counts {given}; {right} ran.",
-                where=where,
-                given=products.count,
-                right=right,
-            )
+def _counts(attempt, program, right):
+    expected = program()
+    try:
+        with attempt() as products:
+            given = program()
+    except Exception as error:
+        yield _("it raises {message}", message=raised(error))
+    if not isinstance(products, attempt):
+        yield _("`with Products() as products` must give the mode itself.")
+    if not isinstance(given, Tensor) or not torch.equal(given, expected):
+        yield _("the program computes something else inside the mode.")
+    if program is _linear and not products.count:
+        yield _(
+            "it counts nothing. `func` is one overload, `aten.mm.default`; `aten.mm` "
+            "is the packet of its overloads."
+        )
+    if products.count != right:
+        yield _("it counts {given}; {right} ran.", given=products.count, right=right)
 
 
 EXERCISE_1 = Exercise(
@@ -103,13 +91,13 @@ EXERCISE_1 = Exercise(
             {
                 "        return func(*args, **(kwargs or {}))": "        func(*args, **(kwargs or {}))"
             },
-            "for a linear layer, forward and backward it raises",
+            "for a linear layer, forward and backward: it raises",
         ),
         ({"TorchDispatchMode": "torch.overrides.TorchFunctionMode"}, "below autograd"),
         ({"func.overloadpacket in": "func in"}, "the packet of its overloads"),
     ],
     kind=[_is_mode],
-    properties=[_counts],
+    properties=[each(PROGRAMS, _counts)],
     success="it counts the products of both passes: one of a linear layer in "
     "forward, and one for each gradient that is asked for in backward.",
     hints=(
@@ -290,27 +278,20 @@ def lerp_(d, end, weight):
     return d
 
 
-def _moves(attempt):
-    for weight in (0.25, 0.0, 1.0):
-        start, end = random(4), random(4, seed=1)
-        d, e = (
-            SimpleNamespace(elements=start.clone()),
-            SimpleNamespace(elements=end.clone()),
+def _moves(attempt, weight):
+    start, end = random(4), random(4, seed=1)
+    d, e = (SimpleNamespace(elements=x.clone()) for x in (start, end))
+    shared = d.elements.detach()
+    attempt(d, e, weight)
+    yield changed_in_place(end=(e.elements, end))
+    right = torch.lerp(start, end, weight)
+    misses = {_("nothing moves."): start}
+    yield near_miss(d.elements, right, misses, _("it moves to other numbers."))
+    if not alike(shared, right):
+        yield _(
+            "`d.elements` is replaced, not changed: who shares the old one sees "
+            "no change."
         )
-        shared = d.elements.detach()
-        attempt(d, e, weight)
-        where = _("with weight = {weight}", weight=weight)
-        yield at(where, changed_in_place(end=(e.elements, end)))
-        right = torch.lerp(start, end, weight)
-        misses = {_("nothing moves."): start}
-        yield at(
-            where, near_miss(d.elements, right, misses, _("it moves to other numbers."))
-        )
-        if not alike(shared, right):
-            yield _(
-                "`d.elements` is replaced, not changed: who shares the old one sees "
-                "no change."
-            )
 
 
 EXERCISE_3 = Exercise(
@@ -339,7 +320,9 @@ EXERCISE_3 = Exercise(
             "it moves to other numbers",
         ),
     ],
-    properties=[_moves],
+    properties=[
+        each_of([(0.25,), (0.0,), (1.0,)], _moves, N_("with weight = {weight}"))
+    ],
     success="the numbers moved in place. PyTorch gives its caller the tensor that was "
     "passed, whatever an entry returns; to return `d` is the convention.",
     hints=(
