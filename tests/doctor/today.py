@@ -2600,3 +2600,89 @@ class NearlyGelu(Function):
             z = h.detach().requires_grad_()
             (d,) = torch.autograd.grad(F.gelu(z, approximate="tanh"), z, g)
         return d @ w.mT, x.mT @ d
+
+
+@case(
+    "term-missing",
+    f64((2, 3, 2, 3), (2, 3)),
+    line="`x.shape[2]` stood in place of `x.shape[1] * x.shape[2]`",
+)
+class Instances(Function):
+    """Two dimensions have the same size by chance."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        diff = x - x.mean((2, 3), keepdim=True)
+        rstd = 1 / torch.sqrt((diff**2).mean((2, 3), keepdim=True) + 1e-5)
+        ctx.save_for_backward(x, diff, rstd, weight)
+        return weight[:, :, None, None] * diff * rstd
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, diff, rstd, weight = ctx.saved_tensors
+        n = x.shape[1] * x.shape[2] * x.shape[3]
+        d = g * weight[:, :, None, None]
+        d_var = (d * diff).sum((2, 3), keepdim=True) * -0.5 * rstd**3
+        d_mean = -(d * rstd).sum((2, 3), keepdim=True)
+        d_x = d * rstd + d_var * 2 * diff / n + d_mean / n
+        return d_x, (g * diff * rstd).sum((2, 3))
+
+
+@case(
+    "scaled",
+    lambda: (*draw((2, 3, 3)), torch.tensor([[0, 1, 1], [0, 2, 1]])),
+    line="g[:, None] * there",
+    never=["for inputs like these"],
+)
+class OneOfThree(Function):
+    """What points at three classes is no permutation: there may be more of it."""
+
+    @staticmethod
+    def forward(ctx, x, target):
+        there = F.one_hot(target, x.shape[1]).movedim(-1, 1).to(x.dtype)
+        ctx.save_for_backward(there)
+        return (x * there).sum(1)
+
+    @staticmethod
+    def backward(ctx, g):
+        (there,) = ctx.saved_tensors
+        return g[:, None] * there / 2, None
+
+
+@case(
+    "derivative-wrong",
+    lambda: draw((5,), (5,), positive=True),
+    first="through `z * z / df` in line",
+)
+class StudentT(Function):
+    """Of several operations of one kind in a line, that is named which is missing."""
+
+    @staticmethod
+    def forward(ctx, z, df):
+        ctx.save_for_backward(z, df)
+        return 0.5 * torch.log(df / 2) + (df + 1) / 2 * torch.log1p(z * z / df)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        z, df = ctx.saved_tensors
+        d_z = g * (df + 1) * z / (df + z * z)
+        d_df = 0.5 * (1 / df + torch.log1p(z * z / df))
+        return d_z, g * d_df
+
+
+@case("partly-right", lambda: (4 * draw((4, 3))[0],), line="(x >= -5)` stood")
+class BetweenNumbers(Function):
+    """The bounds are numbers in the code."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clamp(-5, 2).exp()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.clamp(-5, 2).exp() * (x <= 2)

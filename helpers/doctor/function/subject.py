@@ -567,22 +567,23 @@ def with_other_arguments(subject):
             yield subject.but(arguments=subject.arguments | {name: new})
 
 
-def of_sizes(subject, few, alone=None):
+def of_sizes(subject, few, places=None):
     """Yields the subject with some elements of each tensor, if forward takes them.
 
-    few: {size: another size}, of all tensors or of that number alone. What the inputs
-         share stays: of equal halves, both change.
+    few: {size: another size}, everywhere or in these places (tensor, dimension) alone.
+         What the inputs share stays: of equal halves, both change.
     The state of a module stays as it is.
     """
-    own = subject.tensors[: len(subject.tensors) - len(subject.state)]
+    own = without_state(subject)
     chosen = {n: indices(own, n, m) for n, m in few.items()}
     with forgiving():
         for k, t in enumerate(own):
-            if not is_dense(t) or alone not in (None, k):
+            here = [d for d in range(t.dim()) if places is None or (k, d) in places]
+            if not is_dense(t) or not here:
                 continue
             cut = t
-            for d, n in enumerate(t.shape):
-                cut = cut.index_select(d, chosen[n].to(t.device)) if n in few else cut
+            for d in (d for d in here if t.shape[d] in few):
+                cut = cut.index_select(d, chosen[t.shape[d]].to(t.device))
             ends = [n for n in few if is_index(t) and (t < n).all()]
             if ends and few[min(ends)] < min(ends):  # perhaps into what is smaller now
                 cut = cut % few[min(ends)]
@@ -591,6 +592,11 @@ def of_sizes(subject, few, alone=None):
         other = subject.but(tensors=own)
         if all(y.numel() and y.isfinite().all() for y in other.forward()):
             yield other
+
+
+def without_state(subject):
+    """Its tensors, but for those of a module's own."""
+    return subject.tensors[: len(subject.tensors) - len(subject.state)]
 
 
 def indices(tensors, n, m):
@@ -619,20 +625,34 @@ def resized(subject):
         half = max(least, n // 2)
         half += half % 2 if n % 2 == 0 else 0
         yield from of_sizes(subject, {n: half}) if half < n else ()
-    pointing = {n for t in subject.tensors if is_index(t) for n in t.shape}
+    pointing = {
+        t.shape[d]
+        for t in filter(is_index, subject.tensors)
+        for d in range(t.dim())
+        if (t.sort(d).values.diff(dim=d) != 0).all()  # perhaps a permutation
+    }
     for n in sizes:
         if n not in pointing and 2 * n * subject.values[0].numel() < LARGER:
             yield from of_sizes(subject, {n: 2 * n})
     if subject.tensors[0].shape[:1] == (1,):  # a batch of one
-        yield from of_sizes(subject, {1: 2}, alone=0)
-    for n in sizes:  # which two tensors may have by chance
-        having = [k for k, t in enumerate(subject.tensors) if n in t.shape]
-        for k in having[:SIZES] if len(having) > 1 else ():
-            if (
-                not is_index(subject.tensors[k])
-                or n not in subject.tensors[k].shape[:-1]
-            ):
-                yield from of_sizes(subject, {n: n - 1 if n > 2 else n + 1}, alone=k)
+        yield from of_sizes(subject, {1: 2}, {(0, 0)})
+    for n in sizes:
+        for places in equal_by_chance(without_state(subject), n):
+            yield from of_sizes(subject, {n: n - 1 if n > 2 else n + 1}, places)
+
+
+def equal_by_chance(tensors, n):
+    """Yields places (tensor, dimension) of this size, apart from which it may be another.
+
+    They are those of one tensor, then those of one dimension.
+    """
+    places = [
+        (k, d) for k, t in enumerate(tensors) for d, m in enumerate(t.shape) if m == n
+    ]
+    for which in range(2):
+        several = dict.fromkeys(place[which] for place in places)
+        for one in [*several][:SIZES] if len(several) > 1 else ():
+            yield {place for place in places if place[which] == one}
 
 
 def of_one(subject):

@@ -66,6 +66,7 @@ ARGUMENT = N_("an argument of `{function}`")
 IN_LINE = N_("`{operation}` in line {line}, `{text}`")
 ONE_OF_LINE = N_("one `{operation}` in line {line}, `{text}`")
 IN_RUN = N_("`{operation}` in run {run} of line {line}, `{text}`")
+OF_FORWARD_IN_RUN = N_("`{name}` in run {run} of line {line}")
 RIGHT = N_("{here} is the gradient of `{other}`")
 
 
@@ -896,11 +897,20 @@ class Search:
             )
             for node in () if is_whole else nodes:
                 operation = written(node, binding.code.source_of(binding.node))
-                turns = [self.record.turns[n] for n in there if n.name() == node.name()]
-                run = self.record.turns[node] + 1
-                many = ONE_OF_LINE if turns.count(run - 1) > 1 else IN_RUN
-                one = many if len(turns) > 1 else IN_LINE
-                said.append(_(one, operation=operation, run=run, **gaps))
+                alike = [n for n in there if n.name() == node.name()]
+                turn = self.record.turns[node]
+                beside = {n for n in alike if self.record.turns[n] == turn}
+                several = len(beside) > 1
+                made = several and made_by(node, beside, local, binding, operation)
+                if made:
+                    again = len(alike) > len(beside)
+                    one = OF_FORWARD_IN_RUN if again else OF_FORWARD
+                elif several:
+                    one = ONE_OF_LINE
+                else:
+                    one = IN_RUN if len(alike) > 1 else IN_LINE
+                filled = (made or gaps) | {"operation": operation, "run": turn + 1}
+                said.append(_(one, **filled))
             if is_whole:
                 every = [b.node for b in self.chain.forward.bindings]
                 one = OF_FORWARD if every.count(binding.node) > 1 else WHOLE_LINE
@@ -915,6 +925,40 @@ def written(node, text):
     others = "einsum", "transpose", "mT", "T"  # of which it is a step
     called = (x for x in (name, *others) if re.search(rf"\b{x}\b", text))
     return next(called, name)
+
+
+OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
+
+
+def made_by(node, beside, local, binding, operation):
+    """The gaps of the expression that made this node, or None if that is not known.
+
+    beside: the nodes that this run of the statement has made of the local by the same
+            operation
+    """
+
+    def is_made_of(e):
+        if isinstance(e, ast.BinOp):
+            called, operands = OPERATORS.get(type(e.op)), [e.left, e.right]
+        else:
+            called = getattr(e.func, "attr", getattr(e.func, "id", None))
+            operands = [getattr(e.func, "value", None), *e.args]
+        names = [getattr(x, "id", None) for x in operands]
+        return called == operation and local.name in names
+
+    def place(e):  # what is inside is computed first
+        return e.end_lineno, e.end_col_offset, -e.lineno, -e.col_offset
+
+    kinds = ast.BinOp, ast.Call
+    found = [
+        e for e in ast.walk(binding.node) if isinstance(e, kinds) and is_made_of(e)
+    ]
+    if len(found) != len(beside):
+        return None
+    number = sorted(beside, key=lambda n: n._sequence_nr()).index(node)
+    found = sorted(found, key=place)[number]
+    text = textwrap.shorten(binding.code.source_of(found), 70, placeholder=" …")
+    return {"line": binding.code.line(found), "name": text}
 
 
 def is_filled(binding):

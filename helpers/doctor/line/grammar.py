@@ -407,7 +407,11 @@ def operands(code, hand):
     texts += [f"{n}.unsqueeze(-1)" for n in tensors]
     compares = [n.comparators for n in code.nodes if isinstance(n, ast.Compare)]
     compared = {ast.unparse(one) for some in compares for one in some}
-    bounds = [n for n, v in hand.items() if isinstance(v, float) and n not in compared]
+    bounds = [n for n, v in hand.items() if isinstance(v, float)]
+    for node in code.nodes:
+        if re.fullmatch("clamp|clip", getattr(getattr(node, "func", None), "attr", "")):
+            bounds += map(ast.unparse, node.args)
+    bounds = [bound for bound in bounds if bound not in compared]
     for n, bound in itertools.product(tensors, bounds):  # of a clamp
         texts += [f"({n} {sign} {bound})" for sign in ("<=", ">=")]
         texts += [f"({n}.abs() <= {bound})"]
