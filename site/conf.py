@@ -664,3 +664,4 @@ def setup(app):
     app.connect("doctree-resolved", on_doctree)
     app.connect("html-page-context", on_page, priority=400)  # before the theme's
     app.connect("build-finished", on_finished)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

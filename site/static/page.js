@@ -83,7 +83,7 @@ const setUpSwitch = () => {
 
 // A long name breaks between its words: torch.func, save_for_backward, DataParallel, f(create_graph).
 const letBreak = () => {
-  for (const link of document.querySelectorAll(".page-toc a"))
+  for (const link of document.querySelectorAll(".page-toc a code"))
     link.innerHTML = link.innerHTML.replace(/([_.(](?=[a-z_])|(?<=[a-z]{2})(?=[A-Z]))(?=[^<>]*(<|$))/g, "$1<wbr>");
 };
 

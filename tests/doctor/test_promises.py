@@ -101,7 +101,7 @@ def test_the_text_is_the_same_whatever_the_seed_and_the_threads():
 def test_of_a_million_elements_forward_is_called_a_few_times_only():
     calls = []
     assert examine(lambda x: calls.append(x) or torch.tanh(x), *draw((1000, 1000))).ok
-    assert len(calls) < 50
+    assert len(calls) < 60
 
 
 def calls_of(**methods):

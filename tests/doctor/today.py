@@ -349,7 +349,7 @@ slip(
     TemperedSoftmax,
     lambda: (*matrix(), 1.7),
     {"(g * y).sum(-1, keepdim=True)": "(g * y).sum()"},
-    "term-missing",
+    "term-wrong",
     line="sum(-1, keepdim=True)`",
 )
 
@@ -854,7 +854,7 @@ def mirrored():
 
 wrong(
     "AlongTheSphere",  # the gradient of a unit vector is one along the sphere
-    "term-missing",
+    "term-wrong",
     mirrored,
     lambda x, normal: (x * normal).sum(-1, keepdim=True),
     lambda g, x, normal: (g * normal, g * along(x, normal)),
@@ -1104,7 +1104,7 @@ slip(
     CosineInNumPy,
     f64((4, 3), (4, 3)),
     {"nb**2": "na**2"},
-    "term-missing",
+    "term-wrong",
     line="nb ** 2",
     reference=F.cosine_similarity,
 )
@@ -1156,7 +1156,7 @@ slip(
     TemperedSoftmax,
     lambda: (*draw((30, 40)), 1.7),
     {"y * (g - total)": "y * g"},
-    "term-missing",
+    "term-wrong",
     "Seen in a corner",
 )
 slip("OfSymmetric", Multiply, symmetric, TURNED, "transposed")
@@ -1594,7 +1594,7 @@ def of_deviations(g, z, std):
     return (g - g.mean(0)) / std
 
 
-@case("term-missing", f64((5, 3)), first="wrong here, or in `of_deviations`")
+@case("term-wrong", f64((5, 3)), first="wrong here, or in `of_deviations`")
 class Standardized(Function):
     """The line that calls is right, and what it calls is wrong."""
 
@@ -2524,7 +2524,7 @@ slip(
     Relative,
     f64((4, 6)),
     {" + d_mean / x.shape[-1]": ""},
-    "term-missing",
+    "term-wrong",
     line="d_mean / x.shape[-1]` stood",
 )
 
@@ -2603,7 +2603,7 @@ class NearlyGelu(Function):
 
 
 @case(
-    "term-missing",
+    "term-wrong",
     f64((2, 3, 2, 3), (2, 3)),
     line="`x.shape[2]` stood in place of `x.shape[1] * x.shape[2]`",
 )
@@ -2686,3 +2686,28 @@ class BetweenNumbers(Function):
     def backward(ctx, g):
         (x,) = ctx.saved_tensors
         return g * x.clamp(-5, 2).exp() * (x <= 2)
+
+
+# `d_tp, d_fp` alone would stand twice in its line.
+@case(
+    "gradient-wrong",
+    lambda: (*draw((4, 3)), torch.arange(12).reshape(4, 3) % 5 < 2),
+    line="in (d_tp, d_fp))` stood",
+)
+class Overlap(Function):
+    @staticmethod
+    def forward(ctx, p, there):
+        y = there.to(p.dtype)
+        tp, fp = (p * y).sum(1), (p * (1 - y)).sum(1)
+        den = tp + 0.3 * fp + 9
+        ctx.save_for_backward(y, tp, den)
+        return tp / den
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        y, tp, den = ctx.saved_tensors
+        d_tp = g * (den - tp) / den**2
+        d_fp = -0.3 * g * tp / den**2
+        d_tp, d_fp = (t[:, None] for t in (d_tp, d_fp))
+        return d_fp * y + d_tp * (1 - y), None

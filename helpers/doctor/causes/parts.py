@@ -121,16 +121,16 @@ def is_right_somewhere(here, right):
     return (right & ~here.zero).any() and 10 * right.sum() >= here.trusted.sum()
 
 
-# --- the formula: a term is missing, or a factor at each element --------------
+# --- the formula: a term is missing or wrong, or a factor at each element -----
 
 
 @cause(
-    "term-missing",
+    "term-wrong",
     "The gradient of {x} is off by a number that is the same all along {along}{times}"
     "{guess}.",
     look="the terms that hold a sum or a mean, and the factors of each",
 )
-def term_missing(wrong):
+def term_wrong(wrong):
     """Perhaps after division by an input or the output, or but for a multiple of it."""
     here = wrong.here
     if not here.whole or here.x.is_complex():

@@ -899,16 +899,13 @@ class Search:
                 operation = written(node, binding.code.source_of(binding.node))
                 alike = [n for n in there if n.name() == node.name()]
                 turn = self.record.turns[node]
-                beside = {n for n in alike if self.record.turns[n] == turn}
-                several = len(beside) > 1
+                beside = [n for n in alike if self.record.turns[n] == turn]
+                several, again = len(beside) > 1, len(alike) > len(beside)
                 made = several and made_by(node, beside, local, binding, operation)
                 if made:
-                    again = len(alike) > len(beside)
                     one = OF_FORWARD_IN_RUN if again else OF_FORWARD
-                elif several:
-                    one = ONE_OF_LINE
                 else:
-                    one = IN_RUN if len(alike) > 1 else IN_LINE
+                    one = ONE_OF_LINE if several else IN_RUN if again else IN_LINE
                 filled = (made or gaps) | {"operation": operation, "run": turn + 1}
                 said.append(_(one, **filled))
             if is_whole:
@@ -934,7 +931,7 @@ def made_by(node, beside, local, binding, operation):
     """The gaps of the expression that made this node, or None if that is not known.
 
     beside: the nodes that this run of the statement has made of the local by the same
-            operation
+            operation, as often as they use the local
     """
 
     def is_made_of(e):

@@ -87,6 +87,8 @@ class Edit:
             if plain or not isinstance(up, (ast.expr, ast.keyword)):
                 break
             node = up
+        if line.count(code.source_of(node)) > 1:  # the line alone shows which
+            node = code.statement(node)
         new, old = ast.unparse(self.made_in(node)), code.source_of(node)
         if isinstance(up, (ast.BinOp, ast.UnaryOp, ast.Compare)):
             before = code.statement(node)

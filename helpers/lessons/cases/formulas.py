@@ -106,7 +106,7 @@ wrong(
 )
 wrong(
     "VarianceIsConstant",
-    "term-missing",
+    "term-wrong",
     lambda: draw((3, 5), (5,)),
     lambda x, shift: F.layer_norm(x, x.shape[-1:], eps=0) + shift,
     lambda g, x, shift: (

@@ -409,7 +409,7 @@ RMSNorm = function(
     "RMSNorm",
 )
 said = "The gradient of `x` is off by a number that is the same all"
-broken("term-missing", frozen_beside_weight, said)(RMSNorm)
+broken("term-wrong", frozen_beside_weight, said)(RMSNorm)
 
 
 def sparse():

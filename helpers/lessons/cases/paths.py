@@ -388,7 +388,7 @@ paths(
         (
             "n = g.numel() / g.shape[1]",
             "n = g.shape[0]",
-            "term-missing",
+            "term-wrong",
             "",
             "g.numel() / g.shape[1]",
         ),
