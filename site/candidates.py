@@ -217,6 +217,7 @@ def front_attempt(folder):
             "number": "",
             "what": _("the gradient"),
             "names": names,
+            "shown": ["x", "grad_output"],
             "arriving": ["grad_output"],
             "cases": seen,
             "wrong": wrong,

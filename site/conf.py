@@ -2,7 +2,7 @@
 
     pip install -r requirements.txt -r site/requirements.txt
     npm ci --prefix site  # sets the formulas, makes the index of the search
-    sphinx-build -W --keep-going -n -c site . _site
+    sphinx-build -j auto -W --keep-going -n -c site . _site
 
 Both editions come from the outputs stored in the notebooks; only wrong attempts at the
 exercises are judged while the pages are made.
@@ -558,9 +558,14 @@ this.textContent = 'Copied'; return false">Copy</a>{chapters}</header>
 
 @cache
 def sources():
-    """{document: its text} of the English chapters."""
+    """{document: what its cells hold} of the English chapters."""
     chapters = sorted((ROOT / "notebooks").glob("*.ipynb"))
-    return {path.stem: path.read_text(encoding="utf-8") for path in chapters}
+    return {
+        path.stem: "\n".join(
+            "".join(cell["source"]) for cell in json.loads(path.read_bytes())["cells"]
+        )
+        for path in chapters
+    }
 
 
 @cache

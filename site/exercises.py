@@ -22,14 +22,14 @@ CHECK = re.compile(r'^exercise\("([\w.]+)"\)\.check\(', re.MULTILINE)
 ATTEMPTS = 3  # of each exercise
 WORDS = {  # by the folder of the edition
     "notebooks": {
-        "run": "Write it in JupyterLab",
+        "run": "How to run it in JupyterLab",
         "hint": "Hint {} of {}",
         "attempts": "Wrong attempts, and what the check says of them",
         "solution": "Solution",
         "answers": "Answers",
     },
     "zh": {
-        "run": "在 JupyterLab 里写",
+        "run": "怎样在 JupyterLab 里运行",
         "hint": "提示 {} / {}",
         "attempts": "几种错误的写法，以及各自的检查结果",
         "solution": "答案",
@@ -169,6 +169,7 @@ def add_help(doctree, folder):
                 place = cell.parent.index(cell) + 1
                 cell.parent.insert(place, answers_to(drills, folder))
             for number in CHECK.findall(cell.astext()):
+                cell["classes"].append("to-write")  # "not attempted yet" says nothing
                 cell.parent.insert(
                     cell.parent.index(cell) + 1, help_with(number, folder)
                 )

@@ -26,7 +26,6 @@ from search import plain
 from search import rows as index_rows
 
 from helpers.derive import derive
-from helpers.ops import linear_cross_entropy
 
 ROOT = Path(__file__).parents[1]
 ADDRESS = os.environ.get("GITHUB_REPOSITORY")  # unknown to a local build
@@ -65,8 +64,8 @@ WORDS = {
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends at 88.7, ours goes "
         "on at 1",
         "write": "Repair the last line.",
-        "on_paper": "So autograd differentiates log(1 + exp(x)): right on paper, and nan at "
-        "x = 100.",
+        "on_paper": "This is how autograd differentiates log(1 + exp(x)): right on paper, "
+        "and nan at x = 100.",
         "hint": "Change the line, and check it.",
         "reset": "Reset",
         "overflow": "Right up to x = {last}. Above, a step of your line is inf in float32, and "
@@ -83,13 +82,13 @@ WORDS = {
         "narrow": "Right at the inputs that were tried in float64. In float32, it is {value} at "
         "x = {x}.",
         "single": "Right in float32, to its rounding. In float64, {said}",
-        "own": "And of the forward above, autograd says that the slope at x = 0 is 0. It is 1/2.",
+        "own": "And of the forward above, autograd says since torch 2.14 that the slope at x = 0 "
+        "is 0. It is 1/2.",
         "repaired": "Chapter 00 shows why.",
         "proof": [("check", "A doctor", "names what is wrong with a gradient, and often the line."),
                   ("write", "`derive`", "writes the backward of your forward, and verifies it."),
-                  ("copy", "{less} MiB, not {plain} MiB", "for a linear layer and its "
-                   "cross-entropy, of 4,096 rows and 32,768 classes: one of {operations} tested "
-                   "operations to copy.")],
+                  ("copy", "{operations} operations", "to copy: attention without its matrix, "
+                   "cross-entropy without its logits, the gradient of a fixed point.")],
         "start": "Start with chapter 00",
         "facts": "{chapters} chapters · every printed output is tested · "
         "torch {torch} · BSD-3-Clause",
@@ -159,12 +158,13 @@ WORDS = {
         "在 x = {x} 处应为 {right}，而你这一行得到 {value}。",
         "narrow": "在试过的 float64 输入上都正确。但在 float32 下，x = {x} 处它是 {value}。",
         "single": "在 float32 下正确，只差舍入误差。但在 float64 下，{said}",
-        "own": "对上面的 forward，autograd 给出 x = 0 处的斜率是 0，而正确的是 1/2。",
+        "own": "对上面的 forward，从 torch 2.14 起，autograd 给出 x = 0 处的斜率是 0，"
+        "而正确的是 1/2。",
         "repaired": "原因见第 00 章。",
         "proof": [("check", "梯度医生", "指出 backward 错在哪里，往往还能指出是哪一行。"),
                   ("write", "`derive`", "为你的 forward 写出 backward，并与 autograd 核对。"),
-                  ("copy", "{less} MiB，而不是 {plain} MiB", "4,096 行、32,768 类的线性层加交叉熵"
-                   "所需的内存：{operations} 个经过测试、可以复制的算子之一。")],
+                  ("copy", "{operations} 个算子", "可以复制到项目里：不存整个矩阵的注意力、"
+                   "不存 logits 的交叉熵、不动点的梯度。")],
         "start": "从第 00 章开始",
         "facts": "{chapters} 章 · 打印出的每个结果都由测试重新算过 · "
         "PyTorch {torch} · BSD-3-Clause 许可",
@@ -437,13 +437,6 @@ def _chapter_rows(folder, cards):
         yield title, card["page"], "", None, card["question"], f"{title}\n{called}"
 
 
-def _peaks():
-    """In MiB, as `linear_cross_entropy` says them of the plain one and of itself."""
-    said = linear_cross_entropy.__doc__
-    for name in ("F.cross_entropy(F.linear(...))", "linear_cross_entropy"):
-        yield re.search(rf"(?m)^{re.escape(name)} +([\d,]+) ", said)[1]
-
-
 def curves():
     """Both slopes as PyTorch computes them in float32, as paths in the picture."""
     x = torch.linspace(-20, 120, 281, requires_grad=True)
@@ -470,8 +463,7 @@ def context(builder, folder, readme, chapters):
     look_up = next(d for d, title in chapters if title.startswith("19"))
     sections = [*INDEXES, *KERNELS]
     errors, tasks, *kernels = _addresses(builder, cards, sections)
-    numbers = dict(zip(("plain", "less"), _peaks(), strict=True))
-    numbers["operations"] = len(of_readme["operations"])
+    operations = len(of_readme["operations"])
     return (
         words
         | of_readme
@@ -500,7 +492,7 @@ def context(builder, folder, readme, chapters):
             "all_rows": [*zip(words["all_rows"], [errors, tasks], strict=True)],
             "bar": [*bar(builder, folder, chapters)],
             "proof": [
-                (to, name.format(**numbers), text.format(**numbers))
+                (to, name.format(operations=operations), text)
                 for to, name, text in words["proof"]
             ],
             "address": ADDRESS,

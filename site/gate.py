@@ -4,6 +4,8 @@ import html
 import inspect
 import json
 import re
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import torch
 from attempts import FIELD, data_of, templates
@@ -127,10 +129,10 @@ def gate_attempt(folder):
             "cases": [_case(1), _case(5), _case(9, times=20)],
             "wrong": [{"line": w, "names": names, "why": said["why"]} for w in WRONG],
             "absent": {"act": said["act"]},
+            "shown": ["gate", "up", "grad_output"],
             "arriving": ["d_act", "grad_output"],
             "right": said["right"],
-            # no index: the doctor tries numbers of its own
-            "words": templates(folder) | {"place": ""},
+            "words": templates(folder),
         }
 
 
@@ -140,8 +142,9 @@ def gate(folder, highlighted):
     highlighted: of a text, its language and the number of its first line, the HTML.
     """
     before, after = _code("").split(f"        {NAME} \n")
-    with speaking(folder):
-        reports = [(line, _report(line)) for line in [*WRONG, RIGHT]]
+    lines, fork = [*WRONG, RIGHT], get_context("fork")
+    with speaking(folder), ProcessPoolExecutor(mp_context=fork) as pool:
+        reports = [*zip(lines, pool.map(_report, lines), strict=True)]
     called = (
         "\nfrom helpers.doctor import examine\nprint(examine(SwiGLU.apply, gate, up))"
     )

@@ -19,7 +19,7 @@ const attempts = (() => {
   };
 
   // What a value that differs is said to be, or null; numbers.py has the tolerances, and why.
-  const difference = (value, right, { what, words }, sentence = words.value, given = []) => {
+  const difference = (value, right, { what, words, names, shown }, sentence = words.value, given = null) => {
     if (value === null) return words.none;
     if (Array.isArray(value)) return filled(words.kind, { kind: "tuple", asked: words["a tensor"] });
     if (said(value.shape) !== said(right.shape))
@@ -36,8 +36,9 @@ const attempts = (() => {
     let digits = 4;
     while (digits < 17 && toDigits(one, digits) === toDigits(other, digits)) digits++;
     const index = right.shape.map((n, dim) => Math.floor(at / right.shape.slice(dim + 1).reduce((a, b) => a * b, 1)) % n);
-    const [g, x] = given, name = (name, tensor) => `${name} = ${toDigits(tensor.data[at], 4)}`;
-    const named = !x ? `[${index.join(", ")}]` : g.data[at] === 1 ? name("x", x) : `${name("x", x)}, ${name("grad_output", g)}`;
+    const numberOf = name => given[names.indexOf(name)].data[at];
+    const telling = shown?.filter(name => name !== "grad_output" || given && numberOf(name) !== 1);
+    const named = given && shown ? telling.map(name => `${name} = ${toDigits(numberOf(name), 4)}`).join(", ") : `[${index.join(", ")}]`;
     const place = index.length ? filled(words.place, { index: named }) : "";
     const numbers = { given: toDigits(one + 0, digits), right: toDigits(other + 0, digits) };
     const differs = filled(sentence, { what, place, ...numbers });
@@ -133,7 +134,7 @@ const attempts = (() => {
     if (beyond) return ["○", at(number, filled(words.beyond, { what: isQuoted ? line.match(/\w*(?=\(\s*['"])/)?.[0] || "'…'" : beyond.message }))];
     const wrong = cases.map(({ expected, where, sentence }, n) => {
       const error = mine[n] instanceof Wrong && filled(words[mine[n].message], mine[n].gaps);
-      const found = error || difference(mine[n], expected, asked, words[sentence], cases[n].sentence ? cases[n].given : []);
+      const found = error || difference(mine[n], expected, asked, words[sentence], cases[n].given);
       return found && at(where, found);
     }).find(Boolean);
     const hasBranch = BRANCHES.test(line);

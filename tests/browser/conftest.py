@@ -144,6 +144,8 @@ def build(out):
         sys.executable,
         "-m",
         "sphinx",
+        "-j",
+        "auto",
         "-W",
         "--keep-going",
         "-n",
