@@ -2711,3 +2711,63 @@ class Overlap(Function):
         d_fp = -0.3 * g * tp / den**2
         d_tp, d_fp = (t[:, None] for t in (d_tp, d_fp))
         return d_fp * y + d_tp * (1 - y), None
+
+
+@case(
+    "gradient-wrong",
+    lambda: (4 * draw((4, 3))[0], 2),
+    never=["only a part"],
+    line="gs[i]",
+)
+class Sinkhorn(Function):
+    """Its gradient is a sum of terms: each run of the loop adds two."""
+
+    @staticmethod
+    def forward(ctx, cost, turns):
+        f, fs, gs = 0, [], [cost.new_zeros(cost.shape[1])]
+        for i in range(turns):
+            f = -torch.logsumexp(gs[i] - cost, 1) - math.log(len(cost))
+            fs.append(f)
+            gs.append(-torch.logsumexp(f[:, None] - cost, 0))
+        ctx.save_for_backward(cost, torch.stack(fs), torch.stack(gs))
+        return f.mean() + gs[-1].mean()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        cost, fs, gs = ctx.saved_tensors
+        df = (g / cost.shape[0]).expand(cost.shape[0])
+        dg = (g / cost.shape[1]).expand(cost.shape[1])
+        dcost = torch.zeros_like(cost)
+        for i in reversed(range(len(fs))):
+            q = torch.softmax(fs[i][:, None] - cost, 0) * dg[None, :]
+            dcost += q
+            df = df - q.sum(1)
+            p = torch.softmax(gs[i + 1][None, :] - cost, 1) * df[:, None]
+            dcost += p
+            dg = -p.sum(0)
+            df = torch.zeros_like(df)
+        return dcost, None
+
+
+@case("gradient-wrong", f64((6,), (6,)), first="what is returned for `raw`")
+class Evidence(Function):
+    """What is returned tells of a path where no local of backward is a gradient."""
+
+    @staticmethod
+    def forward(ctx, raw, err):
+        nu = F.softplus(raw)
+        fit = torch.log(nu * err**2 + 1)
+        reg = err.abs() * nu
+        ctx.save_for_backward(raw, err)
+        return (fit + 0.1 * reg).mean()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        raw, err = ctx.saved_tensors
+        nu = F.softplus(raw)
+        inner = nu * err**2 + 1
+        d_nu = err**2 / inner * torch.sigmoid(raw)
+        d_err = 2 * nu * err / inner + 0.1 * nu * err.sign()
+        return g / err.numel() * d_nu, g / err.numel() * d_err

@@ -558,8 +558,9 @@ class Search:
         after = [(k, j) for k in self.right for j in self.filled_after(k)]
         for key in {k for k, j in after if j not in self.right}:
             del self.right[key]
-        proven = {k.binding for key in self.right for k in self.going_into(key)}
-        left = [k for k in (*wrong, *of_runs) if k.binding not in proven]
+        into = [k for key in self.right for k in self.going_into(key)]
+        proven = {(k.binding, k.turn) for k in into}
+        left = [k for k in (*wrong, *of_runs) if (k.binding, k.turn) not in proven]
         self.suspects = {k for k in left if not self.is_taken(k)}
         others = self.events.keys() - self.held.keys()  # masks, indices, factors
         self.suspects |= {k for k in others if k.name and not self.is_known(k)}
@@ -611,7 +612,11 @@ class Search:
     def going_into(self, key):
         """What the names in the line of this local hold there."""
         last = {(k.binding.name, k.item): k for k in self.before(key)}
-        read = names_in(key.binding.node)
+        node = key.binding.node
+        items = getattr(getattr(node, "value", None), "elts", [])
+        if key.item is not None and not any(isinstance(x, ast.Starred) for x in items):
+            node = (items or {key.item: node})[key.item]  # of several, this one's
+        read = names_in(node)
         return [k for (name, _item), k in last.items() if name in read]
 
     def suspects_of(self, key):
@@ -695,6 +700,7 @@ class Search:
             if part := self.part_of(key, target):
                 yield target, part
         yield from ((target, None) for target in self.next_sums(name))
+        yield from self.less_a_path(key, telling)
         if not self.may_be_more(key):
             return
         for target in telling:
@@ -708,6 +714,14 @@ class Search:
         for j, local in enumerate(self.record.locals):
             if local.name == name and local.value.numel() == value.numel():
                 yield Target(j, value=True), None
+
+    def less_a_path(self, key, targets):
+        """The same of what is returned, if only a path is missing."""
+        returned = key.name is None and self.chain.forward.argument(key.item or 0)
+        for target in targets:
+            is_its = self.record.locals[target.local].name == returned
+            if is_its and (part := self.path_missing(key, target)):
+                yield target, part
 
     def unlikely(self, key):
         """The same of whatever has as many elements, in a loop what a loop has made."""
@@ -741,6 +755,8 @@ class Search:
     def part_of(self, key, target):
         """Which uses are missing, if it holds the sum of some but not all; or None."""
         local = self.record.locals[target.local]
+        if self.is_unfinished(key, local):
+            return None
         for size in reversed(local.parts[1:]):
             for uses in itertools.combinations(local.parts, size):
                 if self.holds(key, replace(target, uses=uses)):
@@ -748,9 +764,19 @@ class Search:
                     return PART, {"uses": self.through(local, lost)}
         return None
 
+    def is_unfinished(self, key, local):
+        """Do other terms of this gradient come from other runs, or from a line below?"""
+        again = key.name in names_in(
+            getattr(key.binding.node, "value", key.binding.node)
+        )
+        of_one = len(versions(self.record, local)) == 1
+        is_term = self.turns(key) > 1 and not (again or is_filled(key.binding))
+        later = any(k.binding is not key.binding for k in self.filled_after(key))
+        return later or (of_one and is_term)
+
     def path_missing(self, key, target):
         """The use of another local through which nothing comes to this one, or None."""
-        if self.turns(key) > 1 or not self.is_mate(key.name, target):
+        if self.turns(key) > 1 or key.name and not self.is_mate(key.name, target):
             return None
         for j, local in enumerate(self.record.locals):
             for k in local.parts if j != target.local else ():
