@@ -558,9 +558,13 @@ class Search:
         after = [(k, j) for k in self.right for j in self.filled_after(k)]
         for key in {k for k, j in after if j not in self.right}:
             del self.right[key]
-        into = [k for key in self.right for k in self.going_into(key)]
-        proven = {(k.binding, k.turn) for k in into}
-        left = [k for k in (*wrong, *of_runs) if (k.binding, k.turn) not in proven]
+
+        def what_is_bound(key):  # of what a loop fills, one run says nothing of others
+            return key.binding, is_filled(key.binding) and key.turn
+
+        into = (k for key in self.right for k in self.going_into(key))
+        proven = {*map(what_is_bound, into)}
+        left = [k for k in (*wrong, *of_runs) if what_is_bound(k) not in proven]
         self.suspects = {k for k in left if not self.is_taken(k)}
         others = self.events.keys() - self.held.keys()  # masks, indices, factors
         self.suspects |= {k for k in others if k.name and not self.is_known(k)}
