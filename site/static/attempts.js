@@ -36,9 +36,9 @@ const attempts = (() => {
     let digits = 4;
     while (digits < 17 && toDigits(one, digits) === toDigits(other, digits)) digits++;
     const index = right.shape.map((n, dim) => Math.floor(at / right.shape.slice(dim + 1).reduce((a, b) => a * b, 1)) % n);
-    const numberOf = name => given[names.indexOf(name)].data[at];
-    const telling = shown?.filter(name => name !== "grad_output" || given && numberOf(name) !== 1);
-    const named = given && shown ? telling.map(name => `${name} = ${toDigits(numberOf(name), 4)}`).join(", ") : `[${index.join(", ")}]`;
+    const numbersThere = given && shown && shown.map(name => [name, given[names.indexOf(name)].data[at]])
+      .filter(([name, n]) => name !== "grad_output" || n !== 1).map(([name, n]) => `${name} = ${toDigits(n, 4)}`);
+    const named = numbersThere ? numbersThere.join(", ") : `[${index.join(", ")}]`;
     const place = index.length ? filled(words.place, { index: named }) : "";
     const numbers = { given: toDigits(one + 0, digits), right: toDigits(other + 0, digits) };
     const differs = filled(sentence, { what, place, ...numbers });

@@ -627,5 +627,6 @@ def test_hints_verdicts_and_solutions_are_folded_under_an_exercise(page, site, f
     expect(verdicts.first).to_contain_text(first[folder])
     shown = help_with_2_1.first.locator("details").last
     expect(shown).to_contain_text("return 2 * x * grad_output")
+    expect(page.locator(".to-write .cell_output").first).to_be_hidden()
     help_with_2_1.first.locator("[href='#run']").click()  # how to write it
     expect(page.locator(".how-to-run code")).to_be_visible()

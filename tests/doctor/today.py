@@ -2750,7 +2750,12 @@ class Sinkhorn(Function):
         return dcost, None
 
 
-@case("gradient-wrong", f64((6,), (6,)), first="what is returned for `raw`")
+@case(
+    "gradient-wrong",
+    f64((6,), (6,)),
+    "what is returned for `raw`",
+    first="or in `inner` (line",
+)
 class Evidence(Function):
     """What is returned tells of a path where no local of backward is a gradient."""
 
@@ -2771,3 +2776,35 @@ class Evidence(Function):
         d_nu = err**2 / inner * torch.sigmoid(raw)
         d_err = 2 * nu * err / inner + 0.1 * nu * err.sign()
         return g / err.numel() * d_nu, g / err.numel() * d_err
+
+
+@case(
+    "gradient-wrong",
+    f64((5, 2), (5, 5), (4, 2, 3)),
+    first="or in `dT` (line",
+)
+class GraphFilter(Function):
+    """Of a list that a loop fills, what one run made right says nothing of the others."""
+
+    @staticmethod
+    def forward(ctx, x, lap, theta):
+        T = [x, lap @ x]
+        for k in range(2, theta.shape[0]):
+            T.append(2 * lap @ T[k - 1] - T[k - 2])
+        ctx.save_for_backward(lap, theta, *T)
+        return sum(t @ w for t, w in zip(T, theta, strict=True))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        lap, theta, *T = ctx.saved_tensors
+        d_theta = torch.stack([t.T @ g for t in T])
+        dT = [g @ w.T for w in theta]
+        d_lap = torch.zeros_like(lap)
+        for k in range(2, theta.shape[0]):
+            dT[k - 1] = dT[k - 1] + 2 * lap.T @ dT[k]
+            dT[k - 2] = dT[k - 2] - dT[k]
+            d_lap += 2 * dT[k] @ T[k - 1].T
+        d_lap += dT[1] @ T[0].T
+        d_x = dT[0] + lap.T @ dT[1]
+        return d_x, d_lap, d_theta

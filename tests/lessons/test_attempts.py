@@ -297,6 +297,7 @@ def test_the_gate_marks_lines():
     assert "not saved it" in absent
     why = OF_GATE["notebooks"]["why"]
     assert why in stored and other[0] == "✗" and why not in other
+    assert " at gate = 0.6213, up = -1.205, grad_output = -0.6137, but" in other
 
 
 def test_each_edition_names_what_people_write():

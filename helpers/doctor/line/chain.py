@@ -66,7 +66,6 @@ ARGUMENT = N_("an argument of `{function}`")
 IN_LINE = N_("`{operation}` in line {line}, `{text}`")
 ONE_OF_LINE = N_("one `{operation}` in line {line}, `{text}`")
 IN_RUN = N_("`{operation}` in run {run} of line {line}, `{text}`")
-OF_FORWARD_IN_RUN = N_("`{name}` in run {run} of line {line}")
 RIGHT = N_("{here} is the gradient of `{other}`")
 
 
@@ -617,9 +616,10 @@ class Search:
         """What the names in the line of this local hold there."""
         last = {(k.binding.name, k.item): k for k in self.before(key)}
         node = key.binding.node
-        items = getattr(getattr(node, "value", None), "elts", [])
-        if key.item is not None and not any(isinstance(x, ast.Starred) for x in items):
-            node = (items or {key.item: node})[key.item]  # of several, this one's
+        items = getattr(getattr(node, "value", None), "elts", ())
+        starred = any(isinstance(x, ast.Starred) for x in items)
+        if items and key.item is not None and not starred:
+            node = items[key.item]
         read = names_in(node)
         return [k for (name, _item), k in last.items() if name in read]
 
@@ -759,7 +759,7 @@ class Search:
     def part_of(self, key, target):
         """Which uses are missing, if it holds the sum of some but not all; or None."""
         local = self.record.locals[target.local]
-        if self.is_unfinished(key, local):
+        if self.is_term(key, local):
             return None
         for size in reversed(local.parts[1:]):
             for uses in itertools.combinations(local.parts, size):
@@ -768,15 +768,12 @@ class Search:
                     return PART, {"uses": self.through(local, lost)}
         return None
 
-    def is_unfinished(self, key, local):
-        """Do other terms of this gradient come from other runs, or from a line below?"""
-        again = key.name in names_in(
-            getattr(key.binding.node, "value", key.binding.node)
-        )
+    def is_term(self, key, local):
+        """Is it, in each run of a loop, a term of a gradient that the loop adds up?"""
+        node = key.binding.node
+        again = key.name in names_in(getattr(node, "value", node))
         of_one = len(versions(self.record, local)) == 1
-        is_term = self.turns(key) > 1 and not (again or is_filled(key.binding))
-        later = any(k.binding is not key.binding for k in self.filled_after(key))
-        return later or (of_one and is_term)
+        return of_one and self.turns(key) > 1 and not (again or is_filled(key.binding))
 
     def path_missing(self, key, target):
         """The use of another local through which nothing comes to this one, or None."""
@@ -931,11 +928,10 @@ class Search:
                 turn = self.record.turns[node]
                 beside = [n for n in alike if self.record.turns[n] == turn]
                 several, again = len(beside) > 1, len(alike) > len(beside)
-                made = several and made_by(node, beside, local, binding, operation)
-                if made:
-                    one = OF_FORWARD_IN_RUN if again else OF_FORWARD
-                else:
-                    one = ONE_OF_LINE if several else IN_RUN if again else IN_LINE
+                named = several and not again
+                made = named and made_by(node, beside, local, binding, operation)
+                one = ONE_OF_LINE if several else IN_RUN if again else IN_LINE
+                one = OF_FORWARD if made else one
                 filled = (made or gaps) | {"operation": operation, "run": turn + 1}
                 said.append(_(one, **filled))
             if is_whole:
