@@ -142,8 +142,11 @@ def gate(folder, highlighted):
     highlighted: of a text, its language and the number of its first line, the HTML.
     """
     before, after = _code("").split(f"        {NAME} \n")
-    lines, fork = [*WRONG, RIGHT], get_context("fork")
-    with speaking(folder), ProcessPoolExecutor(mp_context=fork) as pool:
+    lines = [*WRONG, RIGHT]
+    # The threads of OpenMP do not survive a fork: a worker that used them would wait.
+    alone = {"initializer": torch.set_num_threads, "initargs": (1,)}
+    pool = ProcessPoolExecutor(mp_context=get_context("fork"), **alone)
+    with speaking(folder), pool:
         reports = [*zip(lines, pool.map(_report, lines), strict=True)]
     called = (
         "\nfrom helpers.doctor import examine\nprint(examine(SwiGLU.apply, gate, up))"
