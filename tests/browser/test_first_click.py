@@ -25,23 +25,18 @@ def chapter(page, opened):
     return page
 
 
-def test_nobody_asks_a_newcomer_anything(chapter):
-    chapter.wait_for_timeout(3_000)  # the question about news comes when all is loaded
+def test_nobody_is_asked_anything_and_nothing_changes(chapter, course):
+    # the question about news comes late, and so does what the kernel says that it is
+    chapter.wait_for_timeout(3_000)
     asked = chapter.locator(".Toastify__toast, .jp-Dialog").all_inner_texts()
     assert asked == [], "was ./tools/lab of requirements.txt installed?"
+    assert chapter.locator(".jp-mod-dirty").count() == 0, "was ./tools/lab installed?"
+    for folder in FOLDERS:
+        path = f"{folder}/00_start_here.ipynb"
+        assert (course / path).read_bytes() == (ROOT / path).read_bytes()
 
 
 def test_a_link_leads_to_the_code(chapter):
     chapter.get_by_role("link", name="helpers/ops/softplus.py").first.click()
     editor = chapter.locator(".jp-FileEditor:visible .cm-content")
     expect(editor).to_contain_text("softplus", timeout=20_000)
-
-
-def test_opening_changes_nothing(chapter, course):
-    chapter.wait_for_timeout(
-        3_000
-    )  # JupyterLab writes when the kernel has said what it is
-    assert chapter.locator(".jp-mod-dirty").count() == 0, "was ./tools/lab installed?"
-    for folder in FOLDERS:
-        path = f"{folder}/00_start_here.ipynb"
-        assert (course / path).read_bytes() == (ROOT / path).read_bytes()

@@ -176,13 +176,14 @@ def type_cell(page, source):
     page.keyboard.press("Control+Enter")
 
 
-@pytest.mark.parametrize("theme", ["Light", "Dark"])
-def test_an_exercise_is_solved_with_the_keyboard_alone(page, lab, theme):
-    open_chapter(page, lab, CHAPTERS[0])
+def use_theme(page, theme):
     name = f"JupyterLab {theme}"
-    command(
-        page, f"Use Theme: {name}", f"document.body.dataset.jpThemeName === '{name}'"
-    )
+    effect = f"document.body.dataset.jpThemeName === '{name}'"
+    command(page, f"Use Theme: {name}", effect)
+
+
+def test_an_exercise_is_solved_with_the_keyboard_alone(page, lab):
+    open_chapter(page, lab, CHAPTERS[0])
     page.keyboard.press("Escape")
     active = page.locator(".jp-Cell.jp-mod-active")
     page.keyboard.press("Shift+Enter")  # the title
@@ -203,9 +204,12 @@ def test_an_exercise_is_solved_with_the_keyboard_alone(page, lab, theme):
         expect(shown).to_have_text(mark)
         colour = {"✗": "rgb(179, 79, 0)", "✓": "rgb(0, 122, 89)"}[mark]
         expect(shown).to_have_css("background-color", colour)
-        assert shown.evaluate(CONTRAST) >= 4.5
-        for text in verdict.locator("div > code, div > b").all():
-            assert text.evaluate(CONTRAST) >= 4.5
+        for theme in ("Dark", "Light"):
+            use_theme(page, theme)
+            assert shown.evaluate(CONTRAST) >= 4.5
+            for text in verdict.locator("div > code, div > b").all():
+                assert text.evaluate(CONTRAST) >= 4.5
+        page.keyboard.press("Escape")
     for call, words in [("hint()", "Hint 1 of"), ("solution()", "class Triple")]:
         page.keyboard.press("b")  # a new cell below
         type_cell(page, f'exercise("0.1").{call}')

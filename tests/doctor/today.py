@@ -2808,3 +2808,214 @@ class GraphFilter(Function):
         d_lap += dT[1] @ T[0].T
         d_x = dT[0] + lap.T @ dT[1]
         return d_x, d_lap, d_theta
+
+
+class Steps(Function):
+    """Two unknowns that a loop moves together; `lap` is called by a name of its own."""
+
+    @staticmethod
+    def lap(a):
+        out = -2 * a
+        out = out + a.roll(1) + a.roll(-1)
+        return out
+
+    @staticmethod
+    def forward(ctx, u, v, feed):
+        states = []
+        for _ in range(3):
+            states.append(torch.stack([u, v]))
+            u_next = u + 0.1 * (Steps.lap(u) - u * v + feed * (1 - u))
+            v_next = v + 0.1 * (Steps.lap(v) + u * v - feed * v)
+            u, v = u_next, v_next
+        ctx.save_for_backward(feed, torch.stack(states))
+        return u, v
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gu, gv):
+        (feed, states), lap = ctx.saved_tensors, Steps.lap
+        d_feed = torch.zeros_like(feed)
+        for u, v in states.flip(0):
+            d_feed += 0.1 * ((gu * (1 - u)).sum() - (gv * v).sum())
+            du = gu + 0.1 * (lap(gu) - feed * gu + (gv - gu) * v)
+            dv = gv + 0.1 * (lap(gv) - feed * gv + (gv - gu) * u)
+            gu, gv = du, dv
+        return gu, gv, d_feed
+
+
+cases.slips(
+    Steps,
+    f64((6,), (6,), ()),
+    [
+        (
+            "(gu * (1 - u)).sum() - (gv * v).sum()",
+            "(gu * (1 - u)).sum()",
+            "gradient-wrong",
+            "comes through line 16",
+        ),
+        (
+            "(gv - gu) * u",
+            "(gv - du).sin() * u",
+            "not-linear",
+            "`dv` (line 29, run 1",
+        ),
+    ],
+    due="first",
+)
+
+
+@case(
+    "gradient-wrong",
+    f64((4, 3, 2), (3, 2), (2, 2)),
+    first="run 4 of 4) should be what the argument `h` is in forward",
+)
+class KeptButTheFirst(Function):
+    @staticmethod
+    def forward(ctx, x, h, w):
+        kept = []
+        for t in range(len(x)):
+            h = torch.tanh(x[t] + h @ w)
+            kept.append(h)
+        ctx.save_for_backward(w, torch.stack(kept))
+        return h.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        w, kept = ctx.saved_tensors
+        d_x, d_w = torch.zeros_like(kept), torch.zeros_like(w)
+        for t in reversed(range(len(kept))):
+            last = kept[t - 1] if t else kept[0]
+            d_x[t] = d_z = grad * (1 - kept[t] ** 2)
+            d_w = d_w + last.T @ d_z
+            grad = d_z @ w.T
+        return d_x, grad, d_w
+
+
+@case(
+    "derivative-wrong",
+    f64((4, 3), (3,)),
+    first="run 1 of 3) should be what `x` (line",
+)
+class KeptTooLate(Function):
+    @staticmethod
+    def forward(ctx, x, k):
+        kept = []
+        for _ in range(3):
+            x = x - 0.3 * torch.sin(k * x)
+            kept.append(x)
+        ctx.save_for_backward(k, *kept)
+        return 1 * x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        k, *kept = ctx.saved_tensors
+        d_k = torch.zeros_like(k)
+        for x in reversed(kept):
+            d = -0.3 * grad * torch.cos(k * x)
+            d_k = d_k + (d * x).sum(0)
+            grad = grad + d * k
+        return grad, d_k
+
+
+@case("gradient-wrong", f64((5, 2), (4,)), first="comes through `A` in line")
+class Heat(Function):
+    """A conductivity of one element is summed by the engine; `A` and `B` share a line."""
+
+    @staticmethod
+    def forward(ctx, u, kappa):
+        one = torch.eye(len(u), dtype=u.dtype)
+        D = one[1:] - one[:-1]
+        L = D.T @ (kappa.exp()[:, None] * D)
+        A, B = one + L, one - L
+        out = torch.linalg.solve(A, B @ u)
+        ctx.save_for_backward(u, kappa, A, B, D)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        u, kappa, A, B, D = ctx.saved_tensors
+        lam = torch.linalg.solve(A.T, g)
+        d_kappa = -((D @ lam) * (D @ u)).sum(1) * kappa.exp()
+        return B.T @ lam, d_kappa
+
+
+@case("derivative-wrong", f64((4, 3)), first="wrong here, or in `d` (line")
+class ForgottenStep(Function):
+    """Two lines make one gradient, and the second is wrong."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.exp(torch.lgamma(x.abs() + 1))
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        d = g * y * x.sign()
+        d_x = 1 * d
+        return d_x
+
+
+@case(
+    "partly-right",
+    lambda: (*draw((2, 3), (2, 3), (2, 3)), torch.tensor([-0.5, 0.5]).double(), 0.1),
+    line="`d_scale * (log_scale <= ctx.cap)` stood",
+)
+class Capped(Function):
+    """The mask that is missing comes after many others that are at hand."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, log_scale, cap):
+        scale = log_scale.clamp(max=cap).exp()[:, None]
+        ctx.save_for_backward(q, k, v, log_scale, scale)
+        ctx.cap = cap
+        return q * k * v * scale
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        q, k, v, log_scale, scale = ctx.saved_tensors
+        qk, kv, qv = q * k, k * v, q * v
+        by_q, by_k, by_v = g * kv * scale, g * qv * scale, g * qk * scale
+        d_scale = (g * qk * v * scale).sum(1)
+        d_log_scale = d_scale
+        return by_q, by_k, by_v, d_log_scale, None
+
+
+@case(
+    "partly-right",
+    lambda: (*draw((5, 3)), torch.tensor([0, 1, 1, 1, 2])),
+    line="`d.index_put_((i[:-1], i[1:]), -ones, accumulate=True)` stood",
+)
+class Transitions(Function):
+    """What is taken away at an index that occurs twice counts once."""
+
+    @staticmethod
+    def forward(ctx, x, i):
+        ctx.save_for_backward(x, i)
+        return x.exp().sum() - x[i[:-1], i[1:]].sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, i = ctx.saved_tensors
+        d, ones = g * x.exp(), g.expand(len(i) - 1)
+        d[i[:-1], i[1:]] -= ones
+        return d, None
+
+
+@case("partly-right", f64((4, 3)), line="F.relu(")
+class SquaredHinge(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return F.relu(x - 0.5) ** 2
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 2 * (x - 0.5)

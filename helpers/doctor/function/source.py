@@ -246,22 +246,27 @@ def harmless(source, cls=None, depth=2):
     strange = outside & vars(builtins).keys() - known.keys() - BUILTINS
     if strange or any(map(is_refused, attributes - own.keys())):
         return False
-    called = {*map(defined, nodes), *known, *BUILTINS}
     fixed = {*known, cls.__name__} if cls else {*known}
+    called = {name for node in nodes for name in defined(node, fixed)}
+    called |= {*known, *BUILTINS}
     used = [*known.values(), *(own[name] for name in attributes & own.keys())]
     return all(is_fine(node, fixed, called) for node in nodes) and all(
         computes(value, cls, depth) for value in used
     )
 
 
-def defined(node):
-    """The name of the function that a node defines, or None."""
+def defined(node, fixed):
+    """The names of the functions that a node defines, or has from what is `fixed`."""
     match node:
-        case (
-            ast.FunctionDef(name=name)
-            | ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda())
-        ):
-            return name
+        case ast.FunctionDef(name=name):
+            yield name
+        case ast.Assign(targets=[target], value=value):
+            several = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+            ones = zip(target.elts, value.elts, strict=False) if several else ()
+            for one, of in ones or [(target, value)]:
+                taken = isinstance(of, ast.Attribute) and root(of) in fixed
+                if isinstance(one, ast.Name) and (taken or isinstance(of, ast.Lambda)):
+                    yield one.id
 
 
 def cells_of(fn):

@@ -38,7 +38,7 @@ PROOFS = 80  # interventions, at most
 PATHS = 200  # through forward, at most
 MOST_ELEMENTS = 1e6  # elements of one local, above which none is kept
 USES = 6  # of one local, of which all parts are tried
-BINDING = ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr
+BINDING = ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.For
 
 FIRST = N_("first wrong: {what}")
 BEFORE = N_("wrong here, or in {suspects}: {what}")
@@ -55,6 +55,8 @@ OF_RIGHT = N_(
 )
 SHARE = N_("{here} should be what comes to {there} through {uses}")
 VALUE = N_("{here} is not what forward has as {there}")
+OF_RUN = N_("{here} should be what {there} is in forward")
+THE_ARGUMENT = N_("the argument `{name}`")
 LOCAL = N_("`{name}` (line {line})")
 OF_FORWARD = N_("`{name}` in line {line}")
 OF_REFERENCE = N_("`{name}` in line {line} of `{function}`")
@@ -113,8 +115,11 @@ def watched(code, bindings, returns, arguments):
             return parsed(f"return {call(node, None, ast.unparse(node.value))}", node)
         if not isinstance(node, BINDING):
             return copy
-        names = [x for x in bound_by(node) if x in own]
-        watches = [parsed(f"{x} = {call(node, x, x)}", node) for x in names]
+        names, line = [x for x in bound_by(node) if x in own], head(node)
+        watches = [parsed(f"{x} = {call(line, x, x)}", line) for x in names]
+        if line is not node:
+            copy.body[:0] = watches
+            return copy
         return ast.If(ast.Constant(True), [copy, *watches], [])  # one statement
 
     within = {code.tree, *code.nodes}.difference(*map(ast.walk, inner))
@@ -122,6 +127,18 @@ def watched(code, bindings, returns, arguments):
     if arguments:
         tree.body[:0] = [parsed(call(code.tree, None, x), tree) for x in code.arguments]
     return ast.fix_missing_locations(tree)
+
+
+def head(node):
+    """Of a loop, its first line, as an assignment of what it runs over."""
+    if not isinstance(node, ast.For):
+        return node
+    line = ast.copy_location(ast.Assign([node.target], node.iter), node)
+    line.end_lineno, line.end_col_offset = (
+        node.iter.end_lineno,
+        node.iter.end_col_offset,
+    )
+    return line
 
 
 class Method:
@@ -353,8 +370,9 @@ class Target:
             found = sum(local.uses[k][1] for k in self.uses)
         if self.lost:
             found = record.without(local, *self.lost)
-        found = found.mT if self.turned else found
-        return found.reshape(like.shape).to(like.dtype)
+        found = (found.mT if self.turned else found).to(like.dtype)
+        # The engine sums what broadcast, as far as the input's shape.
+        return found.reshape_as(like) if found.numel() == like.numel() else found
 
 
 def versions(record, local):
@@ -565,24 +583,37 @@ class Search:
         proven = {*map(what_is_bound, into)}
         left = [k for k in (*wrong, *of_runs) if what_is_bound(k) not in proven]
         self.suspects = {k for k in left if not self.is_taken(k)}
+        own = self.chain.backward.codes[0]  # what is called often is tried last
+        wrong.sort(key=lambda k: k.binding.code is not own and self.turns(k) > 1)
         others = self.events.keys() - self.held.keys()  # masks, indices, factors
         self.suspects |= {k for k in others if k.name and not self.is_known(k)}
-        for candidates in (self.likely, self.unlikely):
-            for key in wrong:
-                told, relation = self.told(key, candidates)
+        starts = [k for k in of_runs if not k.turn]
+        tried = (
+            (self.likely, wrong),
+            (self.of_another_run, starts),
+            (self.unlikely, wrong),
+        )
+        for candidates, keys in tried:
+            for key in keys:
+                told, target, relation = self.told(key, candidates)
                 if told and told.is_cause:
                     before = () if relation else self.suspects_of(key)
-                    earlier = (self.told(k, self.unlikely)[0] for k in before)
+                    earlier = (self.told(k, self.unlikely, target)[0] for k in before)
                     return next((t for t in earlier if t and t.is_cause), told)
                 symptom = symptom or told
         return symptom
 
-    def told(self, key, candidates):
-        """(the `FirstWrong` of this local, its relation) by the first that is proved."""
+    def told(self, key, candidates, last=None):
+        """(the `FirstWrong` of this local, target, relation) by the first that is proved.
+
+        last: what a local that this one goes into should be: of several lines that make
+              one gradient, nobody knows which is wrong
+        """
         for target, relation in candidates(key):
-            if self.proved(key, put := self.in_each_run(key, target)):
-                return self.in_words(key, target, put, relation), relation
-        return None, None
+            apart = not last or target.local != last.local
+            if apart and self.proved(key, put := self.in_each_run(key, target)):
+                return self.in_words(key, target, put, relation), target, relation
+        return None, None, None
 
     def is_taken(self, key):
         """Is it a constant, or are all its elements those of something right?"""
@@ -718,6 +749,29 @@ class Search:
         for j, local in enumerate(self.record.locals):
             if local.name == name and local.value.numel() == value.numel():
                 yield Target(j, value=True), None
+
+    def of_another_run(self, key):
+        """The same of what forward has in one run of a loop, and another run needs."""
+        locals_ = self.record.locals
+        names = {x.name for x in locals_ if alike(self.events[key], x.value)}
+        lines = {
+            (x.name, x.line): j
+            for j, x in enumerate(locals_)
+            if x.name in names and x.line and x.gradient is not None
+        }
+        runs = [k for k in self.events if k == key._replace(turn=k.turn)]
+        for j, skipped in itertools.product(lines.values(), range(3)):
+            due = versions(self.record, locals_[j])
+            numbers = range(len(due) - 1 - skipped, -1, -1)
+            every = zip(runs, due[skipped:], numbers, strict=False)
+            off = (one for one in every if not alike(self.events[one[0]], one[1].value))
+            for k, right, number in itertools.islice(off, 1):
+                named = {"name": right.name, "line": right.line}
+                there = _(THE_ARGUMENT, name=right.name)
+                if right.line:
+                    there = _(IN_A_RUN, run=number, runs=len(due) - 1, **named)
+                relation = OF_RUN, {"here": self.here(k), "there": there}
+                yield Target(j, value=True, skipped=skipped), relation
 
     def less_a_path(self, key, targets):
         """The same of what is returned, if only a path is missing."""
@@ -868,7 +922,7 @@ class Search:
             if k.name
         ]
         file = binding.code.fn.__code__.co_filename
-        what = _(text, **gaps, **more)
+        what = _(text, **gaps | more)
         lead = BEFORE if suspects else FIRST if is_cause else NOT_ALONE
         sentence = _(lead, what=what, suspects=listed([*suspects]))
         return FirstWrong(
@@ -885,7 +939,8 @@ class Search:
         """Does all that goes into this line of forward go into these nodes of it?"""
         bindings = self.record.bindings
         return all(
-            n in nodes or all(bindings.get(f) is binding for f, _k in n.next_functions)
+            n in nodes
+            or all(bindings.get(f) is binding for f, _k in n.next_functions if f)
             for n in bindings
             if bindings[n] is binding
         )

@@ -262,7 +262,8 @@ def other_calls(site):
     """As an argument of a function that stands elsewhere, such as a conjugate."""
     calls = [n for n in site.code.parts if isinstance(n, ast.Call)]
     alone = [n for n in calls if len(n.args) == 1 and not n.keywords]
-    names = [ast.unparse(n.func) for n in alone if isinstance(n.func, ast.Name)]
+    texts = [ast.unparse(n.func) for n in alone]
+    names = [text for text in texts if re.fullmatch(r"((torch|F)\.)?\w+", text)]
     yield from (f"{name}({site.text})" for name in dict.fromkeys(names))
 
 
@@ -337,7 +338,7 @@ EXPRESSIONS = [  # kinds of nodes; templates, or site -> texts or {node: text}
     ((*VALUE, ast.IfExp), ["-{0}"]),
     *NOT_IN_PLACE,
     (ast.Call, other_functions),
-    (NAME, other_calls),
+    ((*NAME, ast.BinOp), other_calls),
     (NAME, one_off),
     ((ast.Call, ast.Subscript), other_counts),
     ((ast.Constant, ast.UnaryOp), other_constants),
@@ -412,13 +413,15 @@ def operands(code, hand):
         if re.fullmatch("clamp|clip", getattr(getattr(node, "func", None), "attr", "")):
             bounds += map(ast.unparse, node.args)
     bounds = [bound for bound in bounds if bound not in compared]
-    for n, bound in itertools.product(tensors, bounds):  # of a clamp
-        texts += [f"({n} {sign} {bound})" for sign in ("<=", ">=")]
-        texts += [f"({n}.abs() <= {bound})"]
+    masks = [
+        f"({form} {bound})"
+        for n, bound in itertools.product(tensors, bounds)  # of a clamp
+        for form in (f"{n} <=", f"{n} >=", f"{n}.abs() <=")
+    ]
     forms = [
         f"({form.format(n)})" for n in tensors if "grad" not in n for form in FORMS
     ]
-    return [*list(dict.fromkeys(texts))[:MOST], *forms[:MOST]]
+    return [*list(dict.fromkeys(texts))[:MOST], *masks[:MOST], *forms[:MOST]]
 
 
 def gathered(hand):
@@ -504,8 +507,14 @@ def of_a_line(line, code):
             # Of indices that are repeated, all count.
             if isinstance(target, ast.Subscript):
                 t, i = ast.unparse(target.value), ast.unparse(target.slice)
-                yield line, f"{t}.index_add_(0, {i}, {right})"
-                yield line, f"{t}.index_put_(({i},), {right}, accumulate=True)"
+                added = (
+                    ast.unparse(ast.UnaryOp(ast.USub(), value))
+                    if sign == "-="
+                    else right
+                )
+                every = i if isinstance(target.slice, ast.Tuple) else f"({i},)"
+                yield line, f"{t}.index_add_(0, {i}, {added})"
+                yield line, f"{t}.index_put_({every}, {added}, accumulate=True)"
         case ast.For(iter=turns):
             yield turns, f"reversed({ast.unparse(turns)})"
         case ast.Expr():
