@@ -2190,7 +2190,7 @@ class Decayed(Function):
         e = torch.zeros_like(total)
         e[-1] = g
         for t in range(len(x) - 1, 0, -1):
-            e[t] = e[t] - e[t + 1] * total[t + 1].sin()
+            e[t] = e[t] - e[t + 1] * (total[t + 1] + 2).tan()
         d_inside = 1 * e[1:]
         return 2 * d_inside * x.square().cos() * x
 
@@ -3019,3 +3019,121 @@ class SquaredHinge(Function):
     def backward(ctx, g):
         (x,) = ctx.saved_tensors
         return g * 2 * (x - 0.5)
+
+
+class Excited(Function):
+    """A loop of many runs uses `times` twice in a line; `carry` starts at zero."""
+
+    @staticmethod
+    def forward(ctx, times, beta):
+        state = torch.zeros_like(beta)
+        states = [state]
+        for i in range(1, len(times)):
+            state = torch.exp(-beta * (times[i] - times[i - 1])) * (1 + state)
+            states.append(state)
+        states = torch.stack(states)
+        ctx.save_for_backward(times, beta, states)
+        return states.log1p()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        times, beta, states = ctx.saved_tensors
+        d_states = grad / (1 + states)
+        d_times, d_beta = torch.zeros_like(times), torch.zeros_like(beta)
+        carry = torch.zeros_like(beta)
+        for i in range(len(times) - 1, 0, -1):
+            gap = times[i] - times[i - 1]
+            d_state = carry + d_states[i]
+            d_beta = d_beta - d_state * gap * states[i]
+            d_gap = -d_state * beta * states[i]
+            d_times[i] += d_gap
+            d_times[i - 1] -= d_gap
+            carry = d_state * torch.exp(-beta * gap)
+        return d_times, d_beta
+
+
+cases.slips(
+    Excited,
+    lambda: (draw((9,), positive=True)[0].cumsum(0), *draw((), positive=True)),
+    [
+        (
+            "            d_times[i - 1] -= d_gap\n",
+            "",
+            "partly-right",
+            "comes through one `select` in line",
+        ),
+        (
+            "carry = d_state * torch.exp(-beta * gap)",
+            "carry = d_state.tan() * torch.exp(-beta * gap)",
+            "not-linear",
+            "`carry` (line",
+        ),
+    ],
+    due="first",
+)
+
+
+@case(
+    "gradient-zero",
+    f64((3, 4), (4,), (4,)),
+    first="what is returned for `a` (line",
+)
+class Gates(Function):
+    """What is returned for `a` is right for `b`."""
+
+    @staticmethod
+    def forward(ctx, x, a, b):
+        s, q = torch.sigmoid(a + b), torch.sigmoid(a.square())
+        ctx.save_for_backward(x, a, s, q)
+        return x * s, q.sum()
+
+    @staticmethod
+    def backward(ctx, g, g_sum):
+        x, a, s, q = ctx.saved_tensors
+        d = (g * x).sum(0) * s * (1 - s)
+        return g * s, d, d
+
+
+@case("derivative-wrong", f64((4,), (3,)), first="wrong here, or in `slopes[1]` (line")
+class Polynomials(Function):
+    """An item of a list is what forward has, and should be something else."""
+
+    @staticmethod
+    def forward(ctx, x, c):
+        t = torch.tanh(x)
+        ctx.save_for_backward(t, c)
+        return c[0] + c[1] * t + c[2] * (2 * t * t - 1.7 * t)
+
+    @staticmethod
+    def backward(ctx, g):
+        t, c = ctx.saved_tensors
+        slopes = [torch.ones_like(t), t]
+        d_t = g * (c[1] * slopes[0] + c[2] * slopes[1])
+        d_c = torch.stack([g.sum(), (g * t).sum(), (g * (2 * t * t - 1.7 * t)).sum()])
+        return d_t * (1 - t * t), d_c
+
+
+@case(
+    "gradient-wrong",
+    lambda: (*draw((4, 3)), torch.tensor([0, 2, 2, 1]), 1.7),
+    line="`F.softmax(q / ctx.temp, dim=1)` stood",
+)
+class Penalty(Function):
+    """The line before the one that is named is searched, too, whatever its indices are."""
+
+    @staticmethod
+    def forward(ctx, q, action, temp):
+        ctx.save_for_backward(q, action)
+        ctx.temp = temp
+        chosen = q.gather(1, action[:, None]).squeeze(1)
+        return (temp * torch.logsumexp(q / temp, dim=1) - chosen).mean()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        q, action = ctx.saved_tensors
+        d = g / q.shape[0]
+        d_q = d * F.softmax(q, dim=1)
+        d_q.scatter_add_(1, action[:, None], -d.expand(len(q))[:, None])
+        return d_q, None, None

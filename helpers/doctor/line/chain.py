@@ -10,6 +10,7 @@ leaves the right ones alone.
 """
 
 import ast
+import collections
 import contextlib
 import functools
 import inspect
@@ -316,15 +317,23 @@ class Record:
 
         for of_edge in uses.values():
             of_edge.sort(key=place)
-            if len(of_edge) > USES:  # as in a loop, whose runs are taken together
-                runs = [[*same] for _at, same in itertools.groupby(of_edge, place)]
-                of_edge[:] = [(r[0][0], sum(part for _n, part in r)) for r in runs]
+            if len(of_edge) > USES:
+                of_edge[:] = self.over_all_runs(of_edge, place)
         for out, grad in pairs:
             uses.setdefault(edge_of(out), []).append((None, grad))
         return [
             Local(*one, right, tuple(uses.get(one[2], ())))
             for one, right in zip(found, rights, strict=True)
         ]
+
+    def over_all_runs(self, uses, place):
+        """The uses by a loop, one for each place, which may stand in a line twice."""
+        found, numbers = {}, collections.Counter()
+        for use in uses:
+            at, turn = place(use), self.turns[use[0]]
+            found.setdefault((at, numbers[at, turn]), []).append(use)
+            numbers[at, turn] += 1
+        return [(same[0][0], sum(part for _n, part in same)) for same in found.values()]
 
     def without(self, local, j, k):
         """The gradient of this local, but for what comes through use k of local j."""
@@ -491,7 +500,7 @@ class FirstWrong:
 
     said: what is there, and what should be; right_so_far: what is right before it
     file, line, name: where it stands; is_part: is a path missing? is_cause: of all that
-    is wrong?
+    is wrong? lines: its own and those that may be wrong in its place
     """
 
     said: str
@@ -501,13 +510,7 @@ class FirstWrong:
     name: str | None
     is_part: bool
     is_cause: bool
-
-    def is_at(self, edit):
-        """Is this edit made in that line, or may it act there?"""
-        code = edit.code
-        line = code.line(code.statement(edit.node))
-        here = code.fn.__code__.co_filename, line
-        return edit.is_in_place or here == (self.file, self.line)
+    lines: tuple
 
     def is_of_it(self, edit):
         """Does this edit add to what that line has made, where it is read?"""
@@ -576,12 +579,9 @@ class Search:
         for key in {k for k, j in after if j not in self.right}:
             del self.right[key]
 
-        def what_is_bound(key):  # of what a loop fills, one run says nothing of others
-            return key.binding, is_filled(key.binding) and key.turn
-
         into = (k for key in self.right for k in self.going_into(key))
-        proven = {*map(what_is_bound, into)}
-        left = [k for k in (*wrong, *of_runs) if what_is_bound(k) not in proven]
+        proven = {(k.binding, k.turn) for k in into}  # other runs may be wrong
+        left = [k for k in (*wrong, *of_runs) if (k.binding, k.turn) not in proven]
         self.suspects = {k for k in left if not self.is_taken(k)}
         own = self.chain.backward.codes[0]  # what is called often is tried last
         wrong.sort(key=lambda k: k.binding.code is not own and self.turns(k) > 1)
@@ -659,9 +659,12 @@ class Search:
         return [k for k in self.going_into(key) if k in self.suspects]
 
     def is_forwards(self, key):
-        """Is it right as it is, for forward has computed it, too, by no other name?"""
+        """Is it right as it is, for forward has computed it, too, by no other name?
+
+        Of a list, another name says that its items may be meant for something else.
+        """
         of_forward = [local for local in self.record.locals if local.name == key.name]
-        known = of_forward or self.record.locals
+        known = of_forward or (self.record.locals if key.item is None else ())
         return any(alike(self.events[key], local.value) for local in known)
 
     def is_of_another(self, key, held):
@@ -674,7 +677,11 @@ class Search:
         if bare.count(bare[held.local]) > 1 and runs.count(held) > 1:
             return True
         name = key.name
-        if name is None or self.is_mate(name, held):
+        if name is None:
+            x = self.chain.forward.argument(key.item or 0)
+            own = (j for j, local in enumerate(self.record.locals) if local.name == x)
+            return not any(self.holds(key, Target(j)) for j in itertools.islice(own, 1))
+        if self.is_mate(name, held):
             return False
         known = {k.name for k, t in self.right.items() if t.local == held.local}
         mates = (self.is_mate(name, t) for t in self.targets(self.events[key]))
@@ -922,6 +929,9 @@ class Search:
             if k.name
         ]
         file = binding.code.fn.__code__.co_filename
+        before = () if relation else self.suspects_of(key)
+        places = [binding, *(k.binding for k in before)]
+        lines = dict.fromkeys((b.code.fn.__code__.co_filename, b.line) for b in places)
         what = _(text, **gaps | more)
         lead = BEFORE if suspects else FIRST if is_cause else NOT_ALONE
         sentence = _(lead, what=what, suspects=listed([*suspects]))
@@ -933,6 +943,7 @@ class Search:
             key.name,
             text is PART,
             is_cause,
+            tuple(lines),
         )
 
     def enters(self, binding, nodes):
@@ -990,8 +1001,13 @@ class Search:
                 filled = (made or gaps) | {"operation": operation, "run": turn + 1}
                 said.append(_(one, **filled))
             if is_whole:
-                every = [b.node for b in self.chain.forward.bindings]
-                one = OF_FORWARD if every.count(binding.node) > 1 else WHOLE_LINE
+                every = [
+                    b for b in self.chain.forward.bindings if b.node is binding.node
+                ]
+                made = {*bindings.values()}.issuperset(
+                    every
+                )  # by a step of its own each
+                one = OF_FORWARD if len(every) > 1 and made else WHOLE_LINE
                 said.append(_(one, name=binding.name, **gaps))
         return listed(dict.fromkeys(said), last=_(" and "))
 

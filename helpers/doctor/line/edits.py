@@ -167,9 +167,9 @@ class Code(Source):
         return node
 
     def beyond(self, node):
-        """The node in which it is, or in which its tuple is, if it is one of several."""
+        """The node in which it is, or in which its tuple or list is, if it is in one."""
         up = self.up.get(node)
-        return self.up.get(up) if isinstance(up, ast.Tuple) else up
+        return self.up.get(up) if isinstance(up, (ast.Tuple, ast.List)) else up
 
     def root(self, node):
         """The largest expression around it that is assigned or handed over."""

@@ -23,7 +23,7 @@ from .edits import WATCH, Edit, parsed, rebuilt, watching
 from .grammar import AROUND, of, operands, terms
 
 TURNS = 40  # times that an expression is recorded
-EVALUATED = 2500  # edits, at most
+EVALUATED = 5000  # edits, at most
 HOPELESS = 0.9  # so much would be left to mend
 EXACT = 1e-9  # of it is rounding
 LIKELY = 1e-4  # of what is to mend may be left

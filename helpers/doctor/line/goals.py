@@ -133,8 +133,9 @@ def candidates(codes, wrong, budget, few, first):
     ahead = Foresight(codes, wrong.here, budget)
     places = []
     if first and first.is_cause:  # whatever is foreseen, as in a loop
-        lacks_a_term = first.is_at if first.is_part else never
-        places.append((first.is_at, math.inf, lacks_a_term))
+        for line in first.lines:
+            is_there = functools.partial(acts_in, line)
+            places.append((is_there, math.inf, is_there if first.is_part else never))
         if first.is_part:  # a term of what is made after that line
             places.append((first.is_of_it, HOPELESS, first.is_of_it))
     if not (first and first.is_part):
@@ -147,6 +148,13 @@ def candidates(codes, wrong, budget, few, first):
 
 def never(edit):
     return False
+
+
+def acts_in(place, edit):
+    """Is this edit made in this (file, line), or may it act there?"""
+    code = edit.code
+    line = code.line(code.statement(edit.node))
+    return edit.is_in_place or place == (code.fn.__code__.co_filename, line)
 
 
 def ranked(codes, ahead, few, is_due, hopeless, lacks_a_term):

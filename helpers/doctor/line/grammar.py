@@ -252,7 +252,8 @@ def exchanged(site):
         ):
             pairs = [(a, b)]
         case ast.Tuple(elts=some) | ast.List(elts=some) | ast.Call(args=some):
-            pairs = itertools.combinations(some[:6], 2)
+            values = [e for e in some[:6] if not isinstance(e, ast.Slice)]
+            pairs = itertools.combinations(values, 2)
         case _:
             return
     yield from ({a: of(b), b: of(a)} for a, b in pairs if of(a) != of(b))
@@ -263,7 +264,7 @@ def other_calls(site):
     calls = [n for n in site.code.parts if isinstance(n, ast.Call)]
     alone = [n for n in calls if len(n.args) == 1 and not n.keywords]
     texts = [ast.unparse(n.func) for n in alone]
-    names = [text for text in texts if re.fullmatch(r"((torch|F)\.)?\w+", text)]
+    names = [text for text in texts if re.fullmatch(r"(F\.)?\w+", text)]
     yield from (f"{name}({site.text})" for name in dict.fromkeys(names))
 
 
