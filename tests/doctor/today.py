@@ -3065,7 +3065,7 @@ cases.slips(
         ),
         (
             "carry = d_state * torch.exp(-beta * gap)",
-            "carry = d_state.tan() * torch.exp(-beta * gap)",
+            "carry = d_states[i] * (1 + carry.tan()) * torch.exp(-beta * gap)",
             "not-linear",
             "`carry` (line",
         ),
@@ -3137,3 +3137,29 @@ class Penalty(Function):
         d_q = d * F.softmax(q, dim=1)
         d_q.scatter_add_(1, action[:, None], -d.expand(len(q))[:, None])
         return d_q, None, None
+
+
+@case(
+    "partly-right",
+    lambda: (*draw((5, 4)), torch.tensor([0, 1, 2]), torch.tensor([1, 3, 4])),
+    first="what comes through line",
+)
+class BothEnds(Function):
+    """One step makes both names of a line, so that no path goes through one of them only."""
+
+    @staticmethod
+    def forward(ctx, x, i, j):
+        a, b = x[i].chunk(2, dim=-1)
+        c, d = x[j].chunk(2, dim=-1)
+        ctx.save_for_backward(x, i, j)
+        return torch.sin(a * c + b * d)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, i, j = ctx.saved_tensors
+        (a, b), (c, d) = x[i].chunk(2, dim=-1), x[j].chunk(2, dim=-1)
+        inner = g * torch.cos(a * c + b * d)
+        d_x = torch.zeros_like(x)
+        d_x.index_add_(0, i, torch.cat([inner * c, inner * d], dim=-1))
+        return d_x, None, None
