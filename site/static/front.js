@@ -91,10 +91,11 @@ const setUpGate = front => {
   const words = new Map(reports.map(one => [one, lead(one).textContent]));
   attempts.setUp(form, "attempt gate", (line, mark, _said, like) => {
     const own = mark === "✓" ? reports.at(-1) : reports.find(one => one.dataset.line === like);
-    for (const one of reports) one.hidden = one !== own;
-    if (own) lead(own).textContent = line.trim() === own.dataset.line ? words.get(own) : `${reports[0].parentElement.dataset.same} `;
+    const shown = own ?? reports[0], same = own && own.dataset.line !== line.trim();
+    for (const one of reports) one.hidden = one !== shown;
+    lead(shown).textContent = same ? `${shown.parentElement.dataset.same} ` : words.get(shown);
     front.querySelector(".reports > p").hidden = Boolean(own); // of another line, where it comes from
-    own?.querySelector("details")?.removeAttribute("open"); // the next line is the reader's to find
+    shown.querySelector("details")?.removeAttribute("open"); // the next line is the reader's to find
     reports[0].parentElement.classList.remove("stale");
   });
   form.addEventListener("input", () => front.querySelector(".reports").classList.add("stale"));
