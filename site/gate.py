@@ -66,7 +66,8 @@ SAID = {
         "what": "`d_gate`",
         "right": "Right at the numbers that were tried.",
         "why": "See the doctor's report.",
-        "other": "Only common lines have their report here; lines 16 and 17 print it for any line. The report on the first one:",
+        "other": "Only common lines have their report here; lines 16 and 17 print it for any line."
+        " The report on the first one:",
         "examined": "The doctor, at inputs of its own, on",
         "same": "The doctor, on a line that gives the same:",
         "act": "`act` is a variable of `forward`, which has not saved it.",
@@ -75,7 +76,8 @@ SAID = {
         "what": "`d_gate` ",
         "right": "在试过的数上都正确。",
         "why": "请看梯度医生的报告。",
-        "other": "这里只存有常见写法的报告，其他写法的报告可以用第 16、17 行打印。下面是最初那一行的报告：",
+        "other": "这里只存有常见写法的报告，其他写法的报告可以用第 16、17 行打印。"
+        "下面是最初那一行的报告：",
         "examined": "梯度医生用自己的输入检查",
         "same": "梯度医生检查了结果相同的一行：",
         "act": "`act` 是 `forward` 里的变量，没有保存下来。",

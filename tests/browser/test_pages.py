@@ -8,14 +8,14 @@ from tests.browser.conftest import EIGHT, FRONT, LOOKS, PAGES, each_page, look, 
 
 @each_page
 def test_a_page_is_whole(page, site, name):
-    (width, theme), (wider, _light) = LOOKS
-    elsewhere = show(page, site, name, theme, width)
+    (narrow, theme), (wide, _theme) = LOOKS
+    elsewhere = show(page, site, name, theme, narrow)
     look(page, PAGES.get(name))
     assert elsewhere == []
-    for width in (width, wider):  # as when a window grows
+    for width in (narrow, wide):  # as when a window grows
         page.set_viewport_size({"width": width, "height": 1000})
-        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        assert wide <= 0, f"wider than {width}"
+        beyond = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert beyond <= 0, f"wider than {width}"
     sideways = """cells => cells.filter(cell => cell.scrollWidth > cell.clientWidth + 1)
         .map(cell => cell.textContent)"""
     tables = ".pst-scrollable-table-container, .bd-article table"
