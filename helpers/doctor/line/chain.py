@@ -327,12 +327,15 @@ class Record:
         ]
 
     def over_all_runs(self, uses, place):
-        """The uses by a loop, one for each place, which may stand in a line twice."""
+        """The uses by a loop, one for each place, or if those are few, for each step."""
         found, numbers = {}, collections.Counter()
         for use in uses:
-            at, turn = place(use), self.turns[use[0]]
-            found.setdefault((at, numbers[at, turn]), []).append(use)
-            numbers[at, turn] += 1
+            at = place(use)
+            run = at, self.turns[use[0]]
+            found.setdefault((at, numbers[run]), []).append(use)
+            numbers[run] += 1
+        if len(found) > USES:
+            found = {at: [*same] for at, same in itertools.groupby(uses, place)}
         return [(same[0][0], sum(part for _n, part in same)) for same in found.values()]
 
     def without(self, local, j, k):
