@@ -1993,7 +1993,7 @@ slip(
     first="nothing that goes into it is known to be wrong",
 )
 class Halves(Function):
-    """Constants go into the wrong line, and elements of what arrives."""
+    """Elements of what arrives go into the wrong line."""
 
     @staticmethod
     def forward(ctx, x):
@@ -2006,10 +2006,7 @@ class Halves(Function):
     def backward(ctx, g):
         (x,) = ctx.saved_tensors
         first, second = g.chunk(2, -1)
-        c = torch.arange(1, 3, dtype=g.dtype)
-        grad_y = torch.cat(
-            [first * c[0] - second * c[1], second * c[0] + first * c[1]], -1
-        )
+        grad_y = torch.cat([first - second * 2, second + first * 2], -1)
         return grad_y * 2 * x
 
 
@@ -3163,3 +3160,24 @@ class BothEnds(Function):
         d_x = torch.zeros_like(x)
         d_x.index_add_(0, i, torch.cat([inner * c, inner * d], dim=-1))
         return d_x, None, None
+
+
+@case(
+    "gradient-wrong",
+    lambda: (*draw((4, 3)), torch.tensor([0, 2, 2, 1])),
+    first="or in `due` (line",
+)
+class Shared(Function):
+    """What is made of a target is the same whatever the input holds, and may be wrong."""
+
+    @staticmethod
+    def forward(ctx, logits, i):
+        ctx.save_for_backward(logits, i)
+        return F.cross_entropy(logits, i, reduction="sum", label_smoothing=0.1)
+
+    @staticmethod
+    def backward(ctx, g):
+        logits, i = ctx.saved_tensors
+        due = torch.zeros_like(logits).scatter_(1, i[:, None], 0.7)
+        d_logits = g * (logits.softmax(1) - due)
+        return d_logits, None

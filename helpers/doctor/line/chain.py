@@ -619,14 +619,12 @@ class Search:
         return None, None, None
 
     def is_taken(self, key):
-        """Is it a constant, or are all its elements those of something right?"""
+        """Is it one number, or are all its elements those of something right?"""
         value = self.events[key]
         right = [*self.record.grads, *(self.events[k] for k in self.right)]
         akin = [v for v in right if v.is_complex() == value.is_complex()]
         every = torch.cat([*map(as_vector, akin or right)])
-        _events, (others, _record) = self.draws
-        is_constant = is_flat(value) or torch.equal(value, others[key])
-        return is_constant or bool(torch.isin(as_vector(value), every).all())
+        return is_flat(value) or bool(torch.isin(as_vector(value), every).all())
 
     def is_known(self, key):
         """Has forward the same mask, index or factor?"""
