@@ -26,7 +26,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ..function.isolation import forgiving
 from ..function.private import FunctionCtx, methods, takes_ctx
-from ..function.source import UnsuitableError, harmless, names_in
+from ..function.source import UnsuitableError, harmless, names_in, root
 from ..function.subject import argument_names, graph
 from ..function.tensors import as_vector, is_number
 from ..measure.gradient import are_right, nearly_equal, right_under
@@ -360,6 +360,7 @@ class Target:
     skipped: in each run of a loop, the gradient of what forward assigned to this name in
              this line, the last first, but for so many; then of what had this name at
              first. None if there is no loop.
+    beside:  (key, target) of what should be put in place together with it
     """
 
     local: int
@@ -368,6 +369,7 @@ class Target:
     turned: bool = False
     lost: tuple | None = None
     skipped: int | None = None
+    beside: tuple = ()
 
     def of(self, record, like, run=0):
         """It, in the shape of `like`; `like` itself in a run for which there is none."""
@@ -454,15 +456,18 @@ class Chain:
             def number(local):
                 return record.marks.index(known.marks[local])
 
-            lost = target.lost and (number(target.lost[0]), target.lost[1])
-            here_too = replace(target, local=number(target.local), lost=lost)
+            def here_too(one):
+                lost = one.lost and (number(one.lost[0]), one.lost[1])
+                return replace(one, local=number(one.local), lost=lost)
+
+            puts = {k: here_too(one) for k, one in ((key, target), *target.beside)}
 
             def seen(here, value):
-                is_here = key == (here._replace(turn=key.turn) if every else here)
-                if not is_here or not torch.is_tensor(value):
+                put = puts.get(here._replace(turn=key.turn) if every else here)
+                if not put or not torch.is_tensor(value):
                     return value
                 # A copy, for backward may write into it.
-                return copied(here_too.of(record, value, here.turn))
+                return copied(put.of(record, value, here.turn))
 
             with self.backward.running(seen):
                 return backward(ctx, *grads)
@@ -638,10 +643,14 @@ class Search:
         """What was bound before this local."""
         return itertools.takewhile(lambda k: k != key, self.events)
 
+    def after(self, key):
+        """What was bound after this local."""
+        later = itertools.dropwhile(lambda k: k != key, self.events)
+        return itertools.islice(later, 1, None)
+
     def filled_after(self, key):
         """What this local is when a line after this one has changed it."""
-        later = itertools.dropwhile(lambda k: k != key, self.events)
-        next(later, None)  # itself
+        later = self.after(key)
         return [k for k in later if k.name == key.name and is_filled(k.binding)]
 
     def going_into(self, key):
@@ -649,9 +658,13 @@ class Search:
         last = {(k.binding.name, k.item): k for k in self.before(key)}
         node = key.binding.node
         items = getattr(getattr(node, "value", None), "elts", ())
-        starred = any(isinstance(x, ast.Starred) for x in items)
-        if items and key.item is not None and not starred:
-            node = items[key.item]
+        target = getattr(node, "targets", [None])[0]
+        names = [*map(root, getattr(target, "elts", ()))]
+        if not any(isinstance(x, ast.Starred) for x in items):
+            if len(names) == len(items) and key.binding.name in names:
+                node = items[names.index(key.binding.name)]
+            elif items and key.item is not None:
+                node = items[key.item]
         read = names_in(node)
         return [k for (name, _item), k in last.items() if name in read]
 
@@ -759,27 +772,49 @@ class Search:
                 yield Target(j, value=True), None
 
     def of_another_run(self, key):
-        """The same of what forward has in one run of a loop, and another run needs."""
-        locals_ = self.record.locals
-        names = {x.name for x in locals_ if alike(self.events[key], x.value)}
-        lines = {
-            (x.name, x.line): j
-            for j, x in enumerate(locals_)
-            if x.name in names and x.line and x.gradient is not None
-        }
+        """The same of what forward has in one run of a loop, and another run needs.
+
+        All that one line binds there is taken together.
+        """
+        line = [k for k in self.held if k.binding.node is key.binding.node]
+        found = {k: self.run_of(k) for k in line if k.turn == key.turn}
+        found = {k: run for k, run in found.items() if run}
+        if [*found][:1] != [key]:
+            return
+        for steps in (0, 1, -1):
+            puts = {
+                k: Target(j, value=True, skipped=run + steps)
+                for k, (j, run) in found.items()
+                if run + steps >= 0
+            }
+            said = [*filter(None, itertools.starmap(self.differs, puts.items()))]
+            if said and len(puts) == len(found):
+                (_key, target), *others = puts.items()
+                relation = "{each}", {"each": listed(said, last=_(", and "))}
+                yield replace(target, beside=tuple(others)), relation
+
+    def run_of(self, key):
+        """(number of a local, which run, counted from the last) that it holds, or None."""
+        for j, local in enumerate(self.record.locals):
+            if local.line and local.gradient is not None:
+                for run, x in enumerate(versions(self.record, local)):
+                    if alike(self.events[key], x.value):
+                        return j, run
+        return None
+
+    def differs(self, key, target):
+        """In words, in which run this local first differs from what it should be."""
+        due = versions(self.record, self.record.locals[target.local])
         runs = [k for k in self.events if k == key._replace(turn=k.turn)]
-        for j, skipped in itertools.product(lines.values(), range(3)):
-            due = versions(self.record, locals_[j])
-            numbers = range(len(due) - 1 - skipped, -1, -1)
-            every = zip(runs, due[skipped:], numbers, strict=False)
-            off = (one for one in every if not alike(self.events[one[0]], one[1].value))
-            for k, right, number in itertools.islice(off, 1):
+        numbers = range(len(due) - 1 - target.skipped, -1, -1)
+        for k, right, run in zip(runs, due[target.skipped :], numbers, strict=False):
+            if not alike(self.events[k], right.value):
                 named = {"name": right.name, "line": right.line}
                 there = _(THE_ARGUMENT, name=right.name)
                 if right.line:
-                    there = _(IN_A_RUN, run=number, runs=len(due) - 1, **named)
-                relation = OF_RUN, {"here": self.here(k), "there": there}
-                yield Target(j, value=True, skipped=skipped), relation
+                    there = _(IN_A_RUN, run=run, runs=len(due) - 1, **named)
+                return _(OF_RUN, here=self.here(k), there=there)
+        return None
 
     def less_a_path(self, key, targets):
         """The same of what is returned, if only a path is missing."""
@@ -827,8 +862,16 @@ class Search:
             for uses in itertools.combinations(local.parts, size):
                 if self.holds(key, replace(target, uses=uses)):
                     lost = [k for k in local.parts if k not in uses]
-                    return PART, {"uses": self.through(local, lost)}
+                    due = [k for k in lost if not self.adds(key, local.uses[k][1])]
+                    return PART, {"uses": self.through(local, due or lost)}
         return None
+
+    def adds(self, key, part):
+        """Does the next line that binds this name add only that, as a loop's next run?"""
+        after = (k for k in self.after(key) if k.name == key.name)
+        value, later = self.events[key], self.events.get(next(after, None))
+        same = later is not None and later.shape == value.shape
+        return same and alike(later - value, part)
 
     def is_term(self, key, local):
         """Is it, in each run of a loop, a term of a gradient that the loop adds up?"""

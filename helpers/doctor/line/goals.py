@@ -51,6 +51,7 @@ FURTHER = 20
 def first_that_holds(wrong, edits, budget, fits):
     """(the first edit with which fits(edit) is true, or None; does it mend all?)."""
     subject, found, further = wrong.here.subject, None, 0
+    others = [*wrong.others, *wrong.negated]
     for edit in itertools.chain(tuple(budget.known), edits):
         further += found is not None
         if budget.is_spent or further > FURTHER:
@@ -58,7 +59,7 @@ def first_that_holds(wrong, edits, budget, fits):
         budget.spent += 1
         # The others are made without the edit.
         fine = in_place(subject, edit, fits, edit)
-        if fine and in_place(subject, edit, are_right, wrong.others):
+        if fine and in_place(subject, edit, are_right, others):
             found = found or edit
             if in_place(subject, edit, are_right, wrong.together):
                 budget.known.append(edit)

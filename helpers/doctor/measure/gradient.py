@@ -377,19 +377,27 @@ class WrongGradient:
 
     @functools.cached_property
     def others(self):
-        """The whole, if this is a corner, and other values.
-
-        Of the opposite sign, they may take another branch of forward.
-        """
+        """The whole, if this is a corner, and other values."""
         here, most = self.here, 1 if self.here.subject.is_slow else 3
         found = [*self.in_reverse, *itertools.islice(here.varied(FEW), most)]
-        if not (here.sparse or here.subject.is_slow):
-            minus = [of_the_same_kind(v, -v) for v in here.point.values]
-            found += here.of_each([here.subject], minus)
         if not (here.sparse or self.larger):  # of one row, or one column, less
             sizes = itertools.chain(resized(here.subject), of_one(here.subject))
             found += here.of_each(sizes, elements=FEW)
         return [here for here in (*self.larger, *found) if here.trusted.any()]
+
+    @functools.cached_property
+    def negated(self):
+        """The same with values of the opposite sign: a list, or [].
+
+        They may take another branch of forward, or lie where it is not meant to be
+        called, as a range that ends before it begins.
+        """
+        here = self.here
+        if here.sparse or here.subject.is_slow:
+            return []
+        minus = [of_the_same_kind(v, -v) for v in here.point.values]
+        found = here.of_each([here.subject], minus)
+        return [here for here in found if here.trusted.any()]
 
     @functools.cached_property
     def of_other_sizes(self):
