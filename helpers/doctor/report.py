@@ -106,7 +106,7 @@ def what_was(judged):
 
 
 # What the given inputs leave open, though their gradients are right.
-ONE_ROW = N_("not seen: more than one row, as `{x}` has one")
+ONE_ROW = N_("not seen: a batch of more than one, as `{x}` has one")
 NO_REPEAT = N_("not seen: a value of `{x}` that repeats")
 NO_DIFFERENCES = N_(
     "not judged: what comes through `{y}`, as {dtype} has no arithmetic"

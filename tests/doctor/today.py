@@ -3058,7 +3058,7 @@ cases.slips(
             "            d_times[i - 1] -= d_gap\n",
             "",
             "partly-right",
-            "comes through one `select` in line",
+            "comes through `times[i - 1]` in line",
         ),
         (
             "carry = d_state * torch.exp(-beta * gap)",
@@ -3181,3 +3181,26 @@ class Shared(Function):
         due = torch.zeros_like(logits).scatter_(1, i[:, None], 0.7)
         d_logits = g * (logits.softmax(1) - due)
         return d_logits, None
+
+
+@case(
+    "gradient-zero",
+    f64((4, 3)),
+    first="what comes through `sum` in line",
+    never=("`cols` (line",),
+)
+class AlsoReturned(Function):
+    """`maps` is returned, too, so that not all of that line is missing; sizes say nothing."""
+
+    @staticmethod
+    def forward(ctx, x):
+        maps = x.sin()
+        ctx.save_for_backward(x)
+        return maps, maps.sum(-1)
+
+    @staticmethod
+    def backward(ctx, g_maps, g_pool):
+        (x,) = ctx.saved_tensors
+        rows, cols = x.shape
+        d_maps = torch.tanh(0 * g_maps) + g_maps
+        return d_maps * x.cos() * torch.ones(rows, 1, dtype=x.dtype)

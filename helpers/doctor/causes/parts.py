@@ -250,7 +250,8 @@ def partly_right_somewhere(wrong):
 
 @cause(
     "derivative-wrong",
-    "The gradient of {x} is off by a factor that is not a constant, whatever {grad} is.",
+    "The gradient of {x} has a wrong derivative in it: given / expected is the same "
+    "whatever {grad} is.",
     look="the formula of the derivative",
     kind=VAGUE,
 )

@@ -1032,6 +1032,9 @@ class Search:
             is_whole = len(nodes) == len(there) and (
                 whole or self.enters(binding, nodes)
             )
+            # What is returned beside them does not come through them.
+            is_end = isinstance(binding.node, ast.Return)
+            is_whole &= not (is_end and any(n is None for n, _c in local.uses))
             for node in () if is_whole else nodes:
                 operation = written(node, binding.code.source_of(binding.node))
                 alike = [n for n in there if n.name() == node.name()]
@@ -1066,6 +1069,7 @@ def written(node, text):
 
 
 OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
+INDEXING = "index", "select", "slice", "unsqueeze"
 
 
 def made_by(node, beside, local, binding, operation):
@@ -1076,7 +1080,9 @@ def made_by(node, beside, local, binding, operation):
     """
 
     def is_made_of(e):
-        if isinstance(e, ast.BinOp):
+        if isinstance(e, ast.Subscript):
+            called, operands = operation if operation in INDEXING else None, [e.value]
+        elif isinstance(e, ast.BinOp):
             called, operands = OPERATORS.get(type(e.op)), [e.left, e.right]
         else:
             called = getattr(e.func, "attr", getattr(e.func, "id", None))
@@ -1087,7 +1093,7 @@ def made_by(node, beside, local, binding, operation):
     def place(e):  # what is inside is computed first
         return e.end_lineno, e.end_col_offset, -e.lineno, -e.col_offset
 
-    kinds = ast.BinOp, ast.Call
+    kinds = ast.BinOp, ast.Call, ast.Subscript
     found = [
         e for e in ast.walk(binding.node) if isinstance(e, kinds) and is_made_of(e)
     ]

@@ -23,7 +23,7 @@ from ..function.source import (
 from ..function.subject import own_grads
 from ..function.tensors import is_symmetric
 from ..measure.gradient import are_right
-from ..words import _, listed
+from ..words import N_, _, listed
 from .edits import Code, running
 from .foresight import HOPELESS, LIKELY, Foresight
 from .grammar import (
@@ -270,7 +270,9 @@ def unused(subject):
         loaded = [n for n in names if isinstance(n.ctx, ast.Load) and n not in filled]
         read = {n.id for n in loaded}
         for node in names:
-            if node.id not in read and isinstance(code.beyond(node), ast.Assign):
+            line = code.beyond(node)
+            is_size = line is not code.up[node] and SIZES.search(head_of(line))
+            if node.id not in read and isinstance(line, ast.Assign) and not is_size:
                 at = place(code.line(node), code.fn.__name__)
                 found[_("`{old}` ({place})", old=node.id, place=at)] = None
     return found and _("what is at hand and never used: {these}", these=listed(found))
@@ -309,12 +311,13 @@ def common(subject, wrong):
     for x, returned in zip(forward.arguments, ends[0].elts, strict=False):
         by_right[x not in inputs].append(through(returned))
     shared = set.intersection(*map(set, by_right[False])).difference(*by_right[True])
-    first = {name: min(backward.line(n) for n in lines[name]) for name in shared}
-    if not 0 < len(first) <= FEW:
+    places = {name: [*map(backward.line, lines[name])] for name in shared}
+    if not 0 < len(places) <= FEW:
         return None
+    one, several = N_("`{name}` (line {line})"), N_("`{name}` (lines {line})")
     said = [
-        _("`{name}` (line {line})", name=name, line=first[name])
-        for name in sorted(first, key=first.get)
+        _(several if at[1:] else one, name=name, line=listed(at))
+        for name, at in sorted(places.items(), key=lambda item: item[1])
     ]
     return _("all that is wrong goes through {these}", these=listed(said))
 
