@@ -3204,3 +3204,80 @@ class AlsoReturned(Function):
         rows, cols = x.shape
         d_maps = torch.tanh(0 * g_maps) + g_maps
         return d_maps * x.cos() * torch.ones(rows, 1, dtype=x.dtype)
+
+
+class Rollout(Function):
+    """Two states in one line of a loop, whose gradients arrive at each step, too."""
+
+    @staticmethod
+    def forward(ctx, state, force, k):
+        p, v = state.unbind(0)
+        kept = [state]
+        for f in force:
+            p, v = p + 0.3 * torch.sin(p + k * v), 0.9 * v + 0.3 * f
+            kept.append(torch.stack([p, v]))
+        kept = torch.stack(kept)
+        ctx.save_for_backward(kept, k)
+        return 1 * kept[1:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        kept, k = ctx.saved_tensors
+        lp = lv = torch.zeros_like(k)
+        d_force, d_k = torch.zeros_like(grad[:, 0]), torch.zeros_like(k)
+        for t in reversed(range(len(grad))):
+            lp, lv = lp + grad[t, 0], lv + grad[t, 1]
+            p, v = kept[t, 0], kept[t, 1]
+            inner = 0.3 * lp * torch.cos(p + k * v)
+            d_force[t] = 0.3 * lv
+            d_k = d_k + inner * v
+            lp, lv = lp + inner, 0.9 * lv + k * inner
+        return torch.stack([lp, lv]), d_force, d_k
+
+
+cases.slips(
+    Rollout,
+    f64((2,), (6,), ()),
+    [
+        (
+            "kept[t, 0], kept[t, 1]",
+            "kept[t + 1, 0], kept[t + 1, 1]",
+            "gradient-wrong",
+            "in forward, and `v` (line",
+        ),
+        (
+            "0.9 * lv + k * inner",
+            "1 * lv",
+            "partly-right",
+            "wrong here: `lv` (line 27, run 1 of 6) should be the gradient of `v`",
+        ),
+        (
+            "0.9 * lv + k * inner",
+            "0.9 * lv",
+            "contribution-lost grad-output-partly-ignored",
+            "what comes through `p` in line 9 is missing",
+        ),
+    ],
+    due="first",
+)
+
+
+@case("gradient-wrong", f64((3, 5), ()), first="`q` (line")
+class ToARange(Function):
+    """Where the sign is another, the range ends before it begins: nothing is right there."""
+
+    @staticmethod
+    def forward(ctx, x, width):
+        low, high = -0.5 - width.abs() * 0, 0.5 + width
+        q = (torch.minimum(torch.maximum(x, low), high) - low) / (high - low)
+        ctx.save_for_backward(x, width, 2 * q - 1)
+        return 2 * q - 1
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, width, q = ctx.saved_tensors
+        d = 2 * g / (1 + width)
+        inside = (x > -0.5) & (x < 0.5 + width)
+        return d * inside, (d * (x > 0.5 + width)).sum() - (d * q).sum()

@@ -590,7 +590,7 @@ class Search:
         into = (k for key in self.right for k in self.going_into(key))
         proven = {(k.binding, k.turn) for k in into}  # other runs may be wrong
         left = [k for k in (*wrong, *of_runs) if (k.binding, k.turn) not in proven]
-        self.suspects = {k for k in left if not self.is_taken(k)}
+        self.suspects = {k for k in left if self.held[k] or not self.is_taken(k)}
         own = self.chain.backward.codes[0]  # what is called often is tried last
         wrong.sort(key=lambda k: k.binding.code is not own and self.turns(k) > 1)
         others = self.events.keys() - self.held.keys()  # masks, indices, factors
@@ -684,13 +684,16 @@ class Search:
     def is_of_another(self, key, held):
         """Does its name say that it should hold the gradient of another local?
 
-        Or does another name hold this one already, or another run of its loop?
+        Or does another name hold this one already, another run of its loop, or in a
+        loop another line, so that this one has not moved on?
         """
-        runs = [t for k, t in self.held.items() if k._replace(turn=key.turn) == key]
+        name, holding = key.name, [k for k, t in self.held.items() if t == held]
+        runs = [k for k in holding if k._replace(turn=key.turn) == key]
+        lines = [k for k in holding if k.name == name and self.turns(k) > 1]
         bare = [local.name.partition("[")[0] for local in self.record.locals]
-        if bare.count(bare[held.local]) > 1 and runs.count(held) > 1:
+        moves_on = runs == [key] and (lines or [key])[0] == key
+        if bare.count(bare[held.local]) > 1 and not moves_on:
             return True
-        name = key.name
         if name is None:
             x = self.chain.forward.argument(key.item or 0)
             own = (j for j, local in enumerate(self.record.locals) if local.name == x)
@@ -1048,12 +1051,9 @@ class Search:
                 filled = (made or gaps) | {"operation": operation, "run": turn + 1}
                 said.append(_(one, **filled))
             if is_whole:
-                every = [
-                    b for b in self.chain.forward.bindings if b.node is binding.node
-                ]
-                made = {*bindings.values()}.issuperset(
-                    every
-                )  # by a step of its own each
+                every = self.chain.forward.bindings
+                every = [b for b in every if b.node is binding.node]
+                made = all(b in bindings.values() for b in every)  # each by a step
                 one = OF_FORWARD if len(every) > 1 and made else WHOLE_LINE
                 said.append(_(one, name=binding.name, **gaps))
         return listed(dict.fromkeys(said), last=_(" and "))

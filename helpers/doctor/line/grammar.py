@@ -508,11 +508,8 @@ def of_a_line(line, code):
             # Of indices that are repeated, all count.
             if isinstance(target, ast.Subscript):
                 t, i = ast.unparse(target.value), ast.unparse(target.slice)
-                added = (
-                    ast.unparse(ast.UnaryOp(ast.USub(), value))
-                    if sign == "-="
-                    else right
-                )
+                minus = ast.unparse(ast.UnaryOp(ast.USub(), value))
+                added = minus if sign == "-=" else right
                 every = i if isinstance(target.slice, ast.Tuple) else f"({i},)"
                 yield line, f"{t}.index_add_(0, {i}, {added})"
                 yield line, f"{t}.index_put_({every}, {added}, accumulate=True)"
