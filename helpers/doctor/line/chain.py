@@ -590,7 +590,7 @@ class Search:
         into = (k for key in self.right for k in self.going_into(key))
         proven = {(k.binding, k.turn) for k in into}  # other runs may be wrong
         left = [k for k in (*wrong, *of_runs) if (k.binding, k.turn) not in proven]
-        self.suspects = {k for k in left if self.held[k] or not self.is_taken(k)}
+        self.suspects = {k for k in left if self.stays(k) or not self.is_taken(k)}
         own = self.chain.backward.codes[0]  # what is called often is tried last
         wrong.sort(key=lambda k: k.binding.code is not own and self.turns(k) > 1)
         others = self.events.keys() - self.held.keys()  # masks, indices, factors
@@ -622,6 +622,10 @@ class Search:
             if apart and self.proved(key, put := self.in_each_run(key, target)):
                 return self.in_words(key, target, put, relation), target, relation
         return None, None, None
+
+    def stays(self, key):
+        """Does it hold in a loop what another line or run of it held already?"""
+        return self.turns(key) > 1 and self.held[key] and key not in self.right
 
     def is_taken(self, key):
         """Is it one number, or are all its elements those of something right?"""
