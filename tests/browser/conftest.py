@@ -35,11 +35,9 @@ PAGES = {
     path.relative_to(ROOT).with_suffix(".html").as_posix(): path
     for path in [ROOT / "README.md", ROOT / "README.zh.md", *CHAPTERS]
 }
-EIGHT = [
+KINDS = [  # of pages
     *FRONT.values(),
     "README.html",
-    "notebooks/02_static_functions.html",
-    "notebooks/04_exp.html",
     "notebooks/11_when_gradients_lie.html",
     "notebooks/19_which_way.html",
     "zh/04_exp.html",

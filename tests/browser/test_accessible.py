@@ -3,16 +3,16 @@
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from tests.browser.conftest import EIGHT, LOOKS, each_page, show
+from tests.browser.conftest import KINDS, LOOKS, each_page, show
 
 
 @each_page
 def test_a_page_is_accessible(page, site, name, request):
     looks = LOOKS
     if not request.config.getoption("--all-chapters"):
-        if name not in EIGHT:
+        if name not in KINDS:
             pytest.skip("runs with --all-chapters")
-        looks = [LOOKS[EIGHT.index(name) % 2]]  # each kind of page is there twice
+        looks = [LOOKS[KINDS.index(name) % 2]]
     for width, theme in looks:
         show(page, site, name, theme, width)
         page.evaluate(

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import EIGHT, FRONT, LOOKS, PAGES, each_page, look, show
+from tests.browser.conftest import FRONT, KINDS, LOOKS, PAGES, each_page, look, show
 
 
 @each_page
@@ -43,7 +43,7 @@ def test_no_formula_is_cut_off(page, site):
     expect(wide).to_have_count(count - 1)
 
 
-@pytest.mark.parametrize("name", EIGHT)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_first_visit_is_light(page, site, name):
     loaded, complaints = {}, []
     page.on("response", lambda answer: loaded.update({answer.url: len(answer.body())}))
