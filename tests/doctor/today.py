@@ -3251,6 +3251,7 @@ cases.slips(
             "1 * lv",
             "partly-right",
             "wrong here: `lv` (line 27, run 1 of 6) should be the gradient of `v`",
+            "wrong here, or in `lv` (line 27, run 1 of 6): `lv` (line 22, run 2 of 6)",
         ),
         (
             "0.9 * lv + k * inner",

@@ -788,14 +788,13 @@ class Search:
         found = {k: run for k, run in found.items() if run}
         if [*found][:1] != [key]:
             return
-        for steps in (0, 1, -1):
+        for steps in (0, 1):
             puts = {
                 k: Target(j, value=True, skipped=run + steps)
                 for k, (j, run) in found.items()
-                if run + steps >= 0
             }
             said = [*filter(None, itertools.starmap(self.differs, puts.items()))]
-            if said and len(puts) == len(found):
+            if said:
                 (_key, target), *others = puts.items()
                 relation = "{each}", {"each": listed(said, last=_(", and "))}
                 yield replace(target, beside=tuple(others)), relation
