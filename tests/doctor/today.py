@@ -3282,3 +3282,26 @@ class ToARange(Function):
         d = 2 * g / (1 + width)
         inside = (x > -0.5) & (x < 0.5 + width)
         return d * inside, (d * (x > 0.5 + width)).sum() - (d * q).sum()
+
+
+@case("derivative-wrong", f64((4,), (4,)), first="`v = y * r + 0.2 * x * y")
+class Distorted(Function):
+    """No loop, and more uses than are told apart: those of one line are taken together."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        r = 1 + x * x + y * y
+        u = x * r + 0.2 * x * y + 0.1 * (r + 2 * x * x)
+        v = y * r + 0.2 * x * y + 0.3 * x.sin() * y
+        return u, v
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gu, gv):
+        x, y = ctx.saved_tensors
+        r = 1 + x * x + y * y
+        d_r = gu * (x + 0.1) + gv * y
+        d_x = gu * (r + 0.2 * y + 0.4 * x) + 2 * d_r * x
+        d_y = gv * (r + 0.2 * x + 0.3 * x.sin()) + 0.2 * gu * x + 2 * d_r * y
+        return d_x, d_y
