@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from helpers.doctor import words
-from helpers.doctor.line import chain
+from helpers.doctor.line import sentences
 from helpers.lessons.language import VARIABLE, _, spaced
 
 # Names that Chinese keeps. What PyTorch says is quoted as it is.
@@ -38,9 +38,9 @@ def english(report):
 
 
 HERE_THERE_USES = (
-    [chain.LOCAL, chain.IN_A_RUN, chain.RETURNED],
-    [chain.OF_FORWARD, "`{name}`"],
-    [chain.WHOLE_LINE, chain.IN_LINE, chain.OUTPUT],
+    [sentences.LOCAL, sentences.IN_A_RUN, sentences.RETURNED],
+    [sentences.OF_FORWARD, "`{name}`"],
+    [sentences.WHOLE_LINE, sentences.IN_LINE, sentences.OUTPUT],
 )
 
 
@@ -53,7 +53,7 @@ def chinese(monkeypatch):
 def test_a_first_wrong_line(chinese):
     gaps = {"name": "g", "line": 7, "run": 1, "runs": 2, "operation": "mul"}
     gaps |= {"text": "y = g * x"}
-    for text in chain.PART, chain.MULTIPLE, chain.GRADIENT, chain.SHARE, chain.VALUE:
+    for text in sentences.PART, sentences.MULTIPLE, sentences.GRADIENT, sentences.SHARE, sentences.VALUE:
         for places in itertools.product(*HERE_THERE_USES):
             here, there, uses = (_(place, **gaps) for place in places)
             places = {"here": here, "there": there, "uses": uses}

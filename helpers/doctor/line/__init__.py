@@ -1,10 +1,21 @@
 """Which line to change: one engine, one grammar. Without this folder, the rest works.
 
-grammar.py    what may have been written instead: a table; add a row here
-edits.py      a function's source, edited as text, and run in place of the original
-foresight.py  what an edit would change, foreseen by autograd
-goals.py      what is looked for, and the loop that looks
-chain.py      where a backward goes wrong first, by forward's own gradients
+The edit:
+
+grammar.py      what may have been written instead: a table; add a row here
+edits.py        a function's source, edited as text, and run in place of the original
+foresight.py    what an edit would change, foreseen by autograd
+goals.py        what is looked for, and the loop that looks
+
+The first wrong line, by forward's own gradients:
+
+watched.py      a function whose locals are watched while it runs
+record.py       forward once more, while autograd records
+chain.py        forward and backward together; a `Target` is what a local should hold
+matches.py      what each local of backward holds, and what of it is right
+candidates.py   what a wrong one may be meant to hold
+sentences.py    that in words
+first_wrong.py  the search, which proves by putting it there
 """
 
 from dataclasses import replace
@@ -13,7 +24,7 @@ from ..function.isolation import forgiving
 from ..measure.gradient import are_right
 from ..words import listed
 from . import goals
-from .chain import first_wrong
+from .first_wrong import first_wrong
 from .goals import exits, other_flag
 from .grammar import CUTS
 
