@@ -8,9 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.nn.grad import conv2d_input, conv2d_weight
 from torch.nn.utils import spectral_norm
 from torch.utils.checkpoint import checkpoint
 
+from helpers.doctor import Budget
 from helpers.lessons.cases import case as cases
 from helpers.lessons.cases.case import (
     Double,
@@ -220,7 +222,7 @@ class CausalConv(Function):
 
 wrong(
     "QueryAndKey",  # of so many elements that only a sample is looked at
-    "swapped gradient-zero",
+    "swapped",
     f64((20, 30), (20, 30)),
     lambda q, k: (q.flip(-1) * 3, k.flip(-1) * 3),
     lambda gq, gk, q, k: (gk.flip(-1) * 3, gq.flip(-1) * 3),
@@ -2123,7 +2125,7 @@ def window(t):
 @case(
     "gradient-wrong",
     f64((5,)),
-    first="comes through an argument of `window` is missing",
+    first="comes through the argument `t` of `window` is missing",
 )
 class Inhibited(Function):
     @staticmethod
@@ -3305,3 +3307,396 @@ class Distorted(Function):
         d_x = gu * (r + 0.2 * y + 0.4 * x) + 2 * d_r * x
         d_y = gv * (r + 0.2 * x + 0.3 * x.sin()) + 0.2 * gu * x + 2 * d_r * y
         return d_x, d_y
+
+
+TABLE = [(0, 1), (1, 2)]  # of a module, which nobody changes
+
+
+class Pyramid(Function):
+    """Levels in a dict, in the order of a table of the module."""
+
+    @staticmethod
+    def forward(ctx, mix, fine, middle, coarse):
+        given, levels = {0: fine, 1: middle, 2: coarse}, {2: coarse.tanh()}
+        for level, above in reversed(TABLE):
+            top = levels[above].repeat_interleave(2)
+            levels[level] = given[level].tanh() + mix * top
+        ctx.save_for_backward(mix, levels[0], levels[1], levels[2])
+        return levels[0], levels[1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g0, g1):
+        mix, *levels = ctx.saved_tensors
+        grads, found = {0: g0, 1: g1, 2: 0}, {}
+        d_mix = torch.zeros_like(mix)
+        for level, above in TABLE:
+            top = levels[above].repeat_interleave(2)
+            own = levels[level] - mix * top
+            found[level] = grads[level] * (1 - own * own)
+            pooled = grads[level].reshape(-1, 2).sum(1)
+            d_mix += (pooled * levels[above]).sum()
+            grads[above] = grads[above] + mix * pooled
+        found[2] = grads[2] * (1 - levels[2] * levels[2])
+        return d_mix, found[0], found[1], found[2]
+
+
+cases.slips(
+    Pyramid,
+    f64((), (8,), (4,), (2,)),
+    [
+        (
+            "grads[above] = grads[above] + mix * pooled",
+            "pass",
+            "gradient-wrong gradient-zero",
+            "`grads[1]` (line 17) holds only a part",
+        ),
+        (
+            "grads[above] = grads[above] + mix * pooled",
+            "grads[above] = mix * pooled",
+            "gradient-zero",
+            "what comes through the output itself is missing",
+        ),
+    ],
+    due="first",
+)
+
+
+class Holt(Function):
+    """A level and a trend in lists; no output depends on what the last step makes."""
+
+    @staticmethod
+    def forward(ctx, series, alpha, beta, level0, trend0):
+        levels, trends, forecasts = [level0], [trend0], []
+        for x in series:
+            forecast = levels[-1] + trends[-1]
+            level = alpha * x + (1 - alpha) * forecast
+            trends.append(beta * (level - levels[-1]) + (1 - beta) * trends[-1])
+            levels.append(level)
+            forecasts.append(forecast)
+        levels, trends = torch.stack(levels), torch.stack(trends)
+        ctx.save_for_backward(series, alpha, beta, levels, trends)
+        return torch.stack(forecasts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        series, alpha, beta, levels, trends = ctx.saved_tensors
+        d_series, d_alpha, d_beta = torch.zeros_like(series), 0, 0
+        g_level, g_trend = torch.zeros_like(alpha), torch.zeros_like(alpha)
+        for t in reversed(range(len(series))):
+            g_level = g_level + beta * g_trend
+            g_forecast = grad[t] + (1 - alpha) * g_level
+            d_series[t] = alpha * g_level
+            d_alpha = d_alpha + g_level * (series[t] - levels[t] - trends[t])
+            d_beta = d_beta + g_trend * (levels[t + 1] - levels[t] - trends[t])
+            g_level, g_trend = (
+                g_forecast - beta * g_trend,
+                g_forecast + (1 - beta) * g_trend,
+            )
+        return d_series, d_alpha, d_beta, g_level, g_trend
+
+
+cases.slips(
+    Holt,
+    f64((5, 3), (3,), (3,), (3,), (3,)),
+    [
+        (
+            "g_level = g_level + beta * g_trend",
+            "g_level = g_level + (beta + 0.1 * alpha).sin() * g_trend",
+            "gradient-wrong",
+            "run 2 of 5) should be the gradient of `level` in line",
+            ": 1 error",
+        )
+    ],
+    due="first",
+    lines=Budget(300),
+)
+
+
+def lens(u, v, k):
+    r = u * u + v * v
+    a = u * (1 + k * r) + 0.2 * u * v
+    b = v * (1 + k * r) + 0.3 * u * u
+    return a, b
+
+
+@case(
+    "partly-right",
+    f64((4, 3), ()),
+    first="holds only a part of the gradient of `u` in line",
+)
+class Lens(Function):
+    """Of what a function is called with, the gradient is looked at, too."""
+
+    @staticmethod
+    def forward(ctx, points, k):
+        ctx.save_for_backward(points, k)
+        x, y, z = points.unbind(-1)
+        return torch.stack(lens(x / z, y / z, k), -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        points, k = ctx.saved_tensors
+        x, y, z = points.unbind(-1)
+        u, v = x / z, y / z
+        ga, gb = grad.unbind(-1)
+        r = u * u + v * v
+        g_r = k * (ga * u + gb * v)
+        gu = ga * (1 + k * r + 0.2 * v) + 2 * u * g_r  # less one path
+        gv = gb * (1 + k * r) + ga * 0.2 * u + 2 * v * g_r
+        gz = -(gu * u + gv * v) / z
+        return torch.stack([gu / z, gv / z, gz], -1), (r * (ga * u + gb * v)).sum()
+
+
+class Reflections(Function):
+    """Backward reads what forward has saved; one of two that a line reads is a step late."""
+
+    @staticmethod
+    def forward(ctx, x, mirrors):
+        states = [1 * x]
+        for v in mirrors:
+            states.append(states[-1] - 2 * (states[-1] @ v) / (v @ v) * v)
+        ctx.save_for_backward(mirrors, *states[:-1])
+        return 1 * states[-1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        mirrors, *states = ctx.saved_tensors
+        d_mirrors = torch.zeros_like(mirrors)
+        for i in reversed(range(len(mirrors))):
+            v, state = mirrors[i], states[i]
+            n, a, b = v @ v, state @ v, g @ v
+            d_mirrors[i] = -2 / n * (a * g + b * state) + 4 / n**2 * a * b * v
+            g = g - 2 * b / n * v
+        return g, d_mirrors
+
+
+cases.slips(
+    Reflections,
+    f64((4,), (3, 4)),
+    [
+        (
+            "*states[:-1]",
+            "*states[1:]",
+            "gradient-wrong",
+            "`state` (line 18, run 1 of 3) should be what `states[2]` (line",
+        )
+    ],
+    due="first",
+)
+
+
+class Filtered(Function):
+    """Of the gradients of a convolution, PyTorch has functions: they only compute."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return F.conv2d(x, weight, padding=1).tanh()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        y = F.conv2d(x, weight, padding=1).tanh()
+        g_y = g * (1 - y * y)
+        d_x = conv2d_input(x.shape, weight, g_y, padding=1)
+        return d_x, conv2d_weight(x, weight.shape, g_y, padding=1)
+
+
+cases.slips(
+    Filtered,
+    f64((1, 2, 4, 4), (2, 2, 3, 3)),
+    [("1 - y * y", "1 - y", "gradient-wrong", "`1 - y * y`")],
+    warned="needs-input-grad-ignored",
+)
+
+
+class Residual(Function):
+    """Steps that are named as they are written, and none that is not there."""
+
+    @staticmethod
+    def forward(ctx, x, weights, others):
+        states = [x]
+        for w, o in zip(weights, others, strict=True):
+            x = states[-1]
+            states.append((x @ w @ o.T).tanh() + x)
+        ctx.save_for_backward(weights, others, *states)
+        return 1 * states[-1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        weights, others, *states = ctx.saved_tensors
+        d_weights, d_others = torch.zeros_like(weights), torch.zeros_like(others)
+        for i in reversed(range(len(weights))):
+            x, w, o = states[i], weights[i], others[i]
+            inner = g * (1 - (states[i + 1] - x) ** 2)
+            d_others[i] = inner.T @ (x @ w)
+            low = inner @ o
+            d_weights[i] = x.T @ low
+            g = g + low @ w.T
+        return g, d_weights, d_others
+
+
+cases.slips(
+    Residual,
+    f64((2, 3), (3, 3, 2), (3, 3, 2)),
+    [
+        (
+            "g + low @ w.T",
+            "low @ w.T",
+            "gradient-wrong",
+            "what comes through `add` in line",
+        )
+    ],
+    due="first",
+    warned="needs-input-grad-ignored",
+)
+
+
+class Kernel(Function):
+    """Of two paths that bring the same, nobody knows which is missing."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        z = x.tanh()
+        apart = (z[:, None] - z[None]).square().sum(-1)
+        ctx.save_for_backward(z, y, apart)
+        return (y @ torch.exp(-apart) * y).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        z, y, apart = ctx.saved_tensors
+        k = torch.exp(-apart)
+        pull = -g * k * y[:, None] * y[None]
+        g_apart = pull[..., None] * 2 * (z[:, None] - z[None])
+        g_z = g_apart.sum(1) - g_apart.sum(0)
+        return g_z * (1 - z * z), 2 * g * k @ y
+
+
+cases.slips(
+    Kernel,
+    f64((4, 2), (4,)),
+    [
+        (
+            "g_apart.sum(1) - g_apart.sum(0)",
+            "g_apart.sum(1)",
+            "scaled",
+            "what comes through one `unsqueeze` in line",
+        )
+    ],
+    due="first",
+)
+
+
+@case(
+    "term-wrong",
+    lambda: tuple(
+        0.3 * x for x in draw((2, 3, 4), (3, 3), (3,), (3, 3), (3,), positive=True)
+    ),
+    first="what comes through the argument `pooled` of `squeeze` is missing",
+    never=("is the gradient of `hidden`",),
+)
+class Excite(Function):
+    """Where no element is below 0, what a mask makes of a gradient is that gradient."""
+
+    @staticmethod
+    def forward(ctx, x, w, b, v, c):
+        ctx.save_for_backward(x, w, b, v, c)
+        return x * squeeze(x.mean(2), w, b, v, c)[1][..., None]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, w, b, v, c = ctx.saved_tensors
+        hidden, gate = squeeze(x.mean(2), w, b, v, c)
+        g_up = (g * x).sum(2) * gate * (1 - gate)
+        g_down = (g_up @ v) * (hidden > 0)
+        d_x = g * gate[..., None]
+        return d_x, g_down.T @ x.mean(2), g_down.sum(0), g_up.T @ hidden, g_up.sum(0)
+
+
+def squeeze(pooled, w, b, v, c):
+    hidden = torch.relu(pooled @ w.T + b)
+    return hidden, torch.sigmoid(hidden @ v.T + c)
+
+
+class ChebyshevConvolution(Function):
+    """What a list holds after a loop may be wrong for the loop itself ends too early."""
+
+    @staticmethod
+    def forward(ctx, x, lap):
+        basis = [x, lap @ x]
+        for _k in range(3):
+            basis.append(2 * lap @ basis[-1] - basis[-2])
+        ctx.save_for_backward(lap, *basis)
+        return torch.stack([t.tanh() for t in basis])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        lap, *basis = ctx.saved_tensors
+        grads = [g[k] * (1 - t.tanh() ** 2) for k, t in enumerate(basis)]
+        d_lap = torch.zeros_like(lap)
+        for k in range(4, 1, -1):
+            d_lap = d_lap + 2 * grads[k] @ basis[k - 1].T
+            grads[k - 1] = grads[k - 1] + 2 * lap.T @ grads[k]
+            grads[k - 2] = grads[k - 2] - grads[k]
+        d_x = grads[0] + lap.T @ grads[1]
+        d_lap = d_lap + grads[1] @ basis[0].T
+        return d_x, d_lap
+
+
+cases.slips(
+    ChebyshevConvolution,
+    f64((3, 2), (3, 3)),
+    [
+        (
+            "range(4, 1, -1)",
+            "range(4, 2 - 0 * len(g), -1)",
+            "gradient-wrong",
+            "the loop in line",
+        )
+    ],
+    due="first",
+    warned="needs-input-grad-ignored",
+)
+
+
+class Option(Function):
+    """One change of many gradients is one finding, whatever output they go through."""
+
+    @staticmethod
+    def forward(ctx, spot, strike):
+        ctx.save_for_backward(spot, strike)
+        ratio = spot / strike
+        return spot * ratio.sin(), strike * ratio.cos()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g_call, g_put):
+        spot, strike = ctx.saved_tensors
+        ratio = spot / strike
+        g_ratio = g_call * spot * ratio.cos() - g_put * strike * ratio.sin()
+        d_spot = g_call * ratio.sin() + g_ratio / strike
+        return d_spot, g_put * ratio.cos() - g_ratio * ratio / strike
+
+
+cases.slips(
+    Option,
+    lambda: draw((4,), (4,), positive=True),
+    [
+        (
+            "g_put * strike * ratio.sin()",
+            "g_call * strike * ratio.sin()",
+            "derivative-wrong",
+            "`g_put * strike",
+            ": 1 error",
+        )
+    ],
+)

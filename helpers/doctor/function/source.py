@@ -152,7 +152,7 @@ BUILTINS = set(
 )
 MODULES = set(
     """
-    torch torch.nn torch.nn.functional torch.fft torch.linalg torch.special math
+    torch torch.nn torch.nn.functional torch.nn.grad torch.fft torch.linalg torch.special math
     operator itertools functools
     """.split()
 )
@@ -168,6 +168,9 @@ REFUSED = tuple(
     getattr(ast, name)
     for name in "Import ImportFrom Global Nonlocal Yield "
     "YieldFrom Delete ClassDef Try While".split()
+)
+CHANGES = set(
+    "append clear extend insert pop popitem remove reverse setdefault sort update".split()
 )
 SETTERS = {"set_grad_enabled", "set_materialize_grads"}
 CONTEXTS = {"no_grad", "enable_grad", "set_grad_enabled", "autocast"}
@@ -199,7 +202,7 @@ def only_compute(classes, depth=2):
 
 
 def computes(value, cls, depth):
-    """Is it a number, a tensor, or a function that does nothing but compute?"""
+    """Is it a number, a tensor, a table, or a function that does nothing but compute?"""
     value = value.__func__ if isinstance(value, staticmethod) else value
     if isinstance(value, types.ModuleType):
         return value.__name__ in MODULES
@@ -209,8 +212,9 @@ def computes(value, cls, depth):
         with contextlib.suppress(UnsuitableError):
             return depth > 0 and harmless(Source(value), cls, depth - 1)
         return False
-    if isinstance(value, tuple):
-        return all(computes(item, cls, depth) for item in value)
+    if isinstance(value, (tuple, list, dict)):
+        items = value.values() if isinstance(value, dict) else value
+        return all(computes(item, cls, depth) for item in items)
     return isinstance(value, DATA) or is_known(value)
 
 
@@ -303,7 +307,8 @@ def is_fine(node, fixed, called):
         case ast.Call(func=ast.Attribute(value=ast.Name(id="ctx"), attr=name)):
             return hasattr(FunctionCtx, name)
         case ast.Call(func=ast.Attribute(attr=attr) as func):
-            return not attr.endswith("_") or root(func) not in fixed
+            changes = attr.endswith("_") or attr in CHANGES
+            return not changes or root(func) not in fixed
         case ast.Call():
             return False
         case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):

@@ -15,7 +15,7 @@ chain.py        forward and backward together; a `Target` is what a local should
 matches.py      what each local of backward holds, and what of it is right
 candidates.py   what a wrong one may be meant to hold
 sentences.py    that in words
-first_wrong.py  the search, which proves by putting it there
+search.py       the first that is wrong, proved by putting there what it should hold
 """
 
 from dataclasses import replace
@@ -24,9 +24,9 @@ from ..function.isolation import forgiving
 from ..measure.gradient import are_right
 from ..words import listed
 from . import goals
-from .first_wrong import first_wrong
 from .goals import exits, other_flag
 from .grammar import CUTS
+from .search import first_wrong
 
 __all__ = ["exits", "find", "other_flag", "uncut_if"]
 

@@ -149,18 +149,19 @@ class Candidates:
     def of_another_run(self, key):
         """What forward has in one run of a loop, and another run needs.
 
-        All that one line binds there is taken together.
+        All that one line binds there is taken together, and then each alone.
         """
         targets = self.matches.targets
         line = [k for k in targets if k.binding.node is key.binding.node]
         found = {k: self.run_of(k) for k in line if k.turn == key.turn}
         found = {k: run for k, run in found.items() if run}
-        if [*found][:1] != [key]:
-            return
-        for steps in (0, 1):
+        together = [*found] if [*found][:1] == [key] else []
+        alone = [key] if key in found and found.keys() != {key} else []
+        for keys, steps in itertools.product((together, alone), (0, 1)):
             puts = {
                 k: Target(j, value=True, skipped=run + steps)
                 for k, (j, run) in found.items()
+                if k in keys
             }
             said = [*filter(None, itertools.starmap(self.differs, puts.items()))]
             if said:

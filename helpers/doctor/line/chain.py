@@ -47,6 +47,7 @@ class Target:
                 return like
             local = left[0]
         found = local.value if self.value else local.gradient
+        found = torch.zeros_like(local.value) if found is None else found
         if self.uses is not None:
             found = sum(local.uses[k][1] for k in self.uses)
         if self.lost:
@@ -127,7 +128,7 @@ class Chain:
 
         return self.running(of_call)
 
-    def draw(self, wrong, turn):
+    def draw(self, subject, values, vs):
         """({key: value} of the locals, record) of a backward pass's first call."""
         found = []
 
@@ -148,8 +149,5 @@ class Chain:
             return result
 
         with self.running(of_call):
-            # All outputs together, so that no path is silent.
-            vs = [vs[turn] for vs in wrong.point.vs]
-            run = wrong.subject.run(wrong.point.values)
-            wrong.subject.backward(run, vs)
+            subject.backward(subject.run(values), vs)
         return found[0]

@@ -1,6 +1,6 @@
 """What each local of backward holds: of which local of forward is it the gradient?
 
-A match of values is no proof. It says where to look, and `first_wrong.py` proves it.
+A match of values is no proof. It says where to look, and `search.py` proves it.
 """
 
 import ast
@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import torch
 
+from ..function.isolation import forgiving
 from ..function.source import names_in, root
-from ..function.tensors import as_vector, is_number
+from ..function.tensors import as_vector, is_number, of_the_same_kind
 from ..measure.gradient import nearly_equal
 from .chain import Target
 
@@ -30,10 +31,17 @@ class Matches:
         self.chain = chain
         # At other values, where there are some, or all that is no gradient is a constant.
         others = (*wrong.at[1:], *wrong.in_reverse, wrong.here)
-        first, second = chain.draw(wrong.here, 0), chain.draw(others[0], 1)
+        first, second = draw(chain, wrong.here, 0), draw(chain, others[0], 1)
         if first[1].outline != second[1].outline:  # forward took another branch there
-            second = chain.draw(wrong.here, 1)
+            second = draw(chain, wrong.here, 1)
         self.draws, self.record = (first, second), first[1]
+        self.other_signs = {}, None
+        with forgiving():
+            third = draw(chain, wrong.here, 0, other_signs)
+            if third[1].outline == first[1].outline and all(
+                map(is_finite, third[0].values())
+            ):
+                self.other_signs = third
         self.values = {key: v for key, v in first[0].items() if key in second[0]}
         self.sums = {}  # by name: the last `Target` that is a sum of uses
         numbers = [key for key, value in self.values.items() if is_number(value)]
@@ -72,7 +80,12 @@ class Matches:
     def holds(self, key, target):
         """Does this local hold it, at both draws?"""
         pairs = ((values[key], record) for values, record in self.draws)
-        return all(alike(value, target.of(record, value)) for value, record in pairs)
+        if not all(alike(value, target.of(record, value)) for value, record in pairs):
+            return False
+        # By a mask that was the same everywhere, two gradients may have been one.
+        values, record = self.other_signs
+        there = values.get(key)
+        return there is None or nearly_equal(there, target.of(record, there))
 
     def target_of(self, key):
         """The `Target` whose value this local holds at two draws, or None."""
@@ -215,6 +228,24 @@ class Matches:
     def suspects_of(self, key):
         """What may be wrong of that which goes into this local."""
         return [k for k in self.going_into(key) if k in self.suspects]
+
+
+def draw(chain, gradient, turn, moved=lambda value: value):
+    """({key: value} of the locals, record) of one backward pass at moved(its values)."""
+    point = gradient.point
+    # All outputs together, so that no path is silent.
+    vs = [vs[turn] for vs in point.vs]
+    return chain.draw(gradient.subject, [*map(moved, point.values)], vs)
+
+
+def other_signs(value):
+    """Every other element has the opposite sign, unless it is of a kind."""
+    signs = torch.arange(value.numel(), device=value.device).reshape(value.shape) % 2
+    return of_the_same_kind(value, value * (1 - 2 * signs).to(value.dtype))
+
+
+def is_finite(value):
+    return not is_number(value) or bool(value.isfinite().all())
 
 
 def is_flat(value):

@@ -24,7 +24,7 @@ class Local:
     """A local of forward: its edge in the graph, its value and the right gradient.
 
     uses: (node, what it contributes) of each; the node is None for what is returned
-    A constant has no edge.
+    A constant has no edge; what no output depends on has an edge and no gradient.
     """
 
     name: str
@@ -56,6 +56,17 @@ def copied(a):
     return a.detach().clone() if torch.is_tensor(a) else a
 
 
+def with_gradient(outputs, grads, ctx):
+    """(output, its gradient) of each output that has one."""
+    constant = getattr(ctx, "non_differentiable", ())
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    for out, grad in zip(outputs, grads, strict=False):
+        is_constant = any(out is c for c in constant)
+        if grad is not None and torch.is_tensor(out) and not is_constant:
+            if out.requires_grad:
+                yield out, grad
+
+
 class Record:
     """What forward's own gradients are in one call, which is made again.
 
@@ -77,7 +88,10 @@ class Record:
                 self.bindings |= dict.fromkeys(new, binding)
                 self.turns |= dict.fromkeys(new, key.turn)
                 edge = edge_of(value)
-                if is_kept(value) and name and last.get(name) != edge:
+                is_new = last.get(name) != edge
+                if binding.is_argument:  # made in the call, or a local of the caller's
+                    is_new = edge not in {*edges.values(), *(one[2] for one in found)}
+                if is_kept(value) and name and is_new:
                     last[name] = edge
                     found.append((name, binding.line, edge, copied(value)))
             elif is_number(value) and is_kept(value) and name:
@@ -97,19 +111,10 @@ class Record:
             torch.set_rng_state(random)
             with watched.running(seen):
                 outputs = forward(*([ctx] if ctx_too else []), *given)
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        constant = getattr(ctx, "non_differentiable", ())
         of_arguments = [
             (watched.argument(k), 0, edge, arguments[k]) for k, edge in edges.items()
         ]
-        pairs = [
-            (out, grad)
-            for out, grad in zip(outputs, grads, strict=False)
-            if torch.is_tensor(out)
-            and out.requires_grad
-            and grad is not None
-            and not any(out is c for c in constant)
-        ]
+        pairs = [*with_gradient(outputs, grads, ctx)]
         self.locals = self.differentiated(pairs, [*of_arguments, *found])
         pairs = zip(edges, self.locals, strict=False)
         rights = {k: local.gradient for k, local in pairs}
@@ -184,12 +189,15 @@ class Record:
     def versions(self, local):
         """What had this name whenever this line of forward ran, the last first.
 
-        Then what had it at first, as what a loop starts from has.
+        Then what had it at first, as what a loop starts from has. Of a list that a loop
+        fills, its items, the last first.
         """
+        a_list = local.name.partition("[")[0]
+        if a_list != local.name:
+            items = [x for x in self.locals if x.name.startswith(f"{a_list}[")]
+            return [x for x in reversed(items) if x.edge]
         of_name = [
-            other
-            for other in self.locals
-            if other.name == local.name and other.gradient is not None
+            other for other in self.locals if other.name == local.name and other.edge
         ]
         of_line = [other for other in of_name[1:] if other.line == local.line]
         return [*reversed(of_line), *of_name[:1]]

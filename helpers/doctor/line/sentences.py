@@ -6,6 +6,7 @@ import textwrap
 
 from ..function.source import names_in
 from ..words import N_, _, listed
+from .matches import alike
 
 FIRST = N_("first wrong: {what}")
 BEFORE = N_("wrong here, or in {suspects}: {what}")
@@ -25,13 +26,14 @@ VALUE = N_("{here} is not what forward has as {there}")
 OF_RUN = N_("{here} should be what {there} is in forward")
 THE_ARGUMENT = N_("the argument `{name}`")
 LOCAL = N_("`{name}` (line {line})")
+LOOP = N_("the loop in line {line}")
 OF_FORWARD = N_("`{name}` in line {line}")
 OF_REFERENCE = N_("`{name}` in line {line} of `{function}`")
 IN_A_RUN = N_("`{name}` (line {line}, run {run} of {runs})")
 RETURNED = N_("what is returned for `{name}` (line {line})")
 WHOLE_LINE = N_("line {line}, `{text}`")
 OUTPUT = N_("the output itself")
-ARGUMENT = N_("an argument of `{function}`")
+ARGUMENT = N_("the argument `{name}` of `{function}`")
 IN_LINE = N_("`{operation}` in line {line}, `{text}`")
 ONE_OF_LINE = N_("one `{operation}` in line {line}, `{text}`")
 IN_RUN = N_("`{operation}` in run {run} of line {line}, `{text}`")
@@ -56,9 +58,10 @@ class Sentences:
 
     def first_wrong(self, key, target, relation, is_cause):
         """That this local should hold that target."""
-        local, suspects = self.record.locals[target.local], self.suspects(key)
+        local = self.record.locals[target.local]
         if target.uses is not None:
             relation = SHARE, {"uses": self.through(local, target.uses)}
+        suspects = self.suspects(key, with_loops=not relation)
         # In a loop, what is right for its run may be wrong for the next; and what is
         # filled may be wrong in a part that another line has filled.
         more_lines = self.matches.turns(key) > 1 or key.binding.fills
@@ -68,14 +71,21 @@ class Sentences:
         lead = BEFORE if suspects else FIRST if is_cause else NOT_ALONE
         return _(lead, what=what, suspects=listed(suspects))
 
-    def suspects(self, key):
-        """What may be wrong of all that goes into this local."""
+    def suspects(self, key, with_loops):
+        """What may be wrong of all that goes into this local.
+
+        with_loops: as may a loop that does not run as often as it should
+        """
         going = self.matches.suspects_of(key)
         for k in going:  # and what goes into these, in its last run
             named = {j.binding for j in going}
             more = self.matches.suspects_of(k)
             going += [j for j in more if j.binding not in named]
         going = [k for k in self.matches.values if k in going]
+        own = () if key.binding.fills else key.binding.loops
+        loops = [
+            x for k in going for x in k.binding.loops if with_loops and x not in own
+        ]
         # A list as a whole.
         whole = (
             k._replace(item=None) if k.binding.fills else k
@@ -84,7 +94,8 @@ class Sentences:
         )
         called = [code.fn.__name__ for code in self.chain.backward.codes[1:]]
         called = names_in(key.binding.node).intersection(called)
-        return [*dict.fromkeys([*map(self.here, whole), *(f"`{x}`" for x in called)])]
+        said = [*map(self.here, whole), *(f"`{x}`" for x in called)]
+        return [*dict.fromkeys([*said, *(_(LOOP, line=line) for line in loops)])]
 
     def here(self, key):
         """A local of backward."""
@@ -119,8 +130,9 @@ class Sentences:
             found.setdefault(node and bindings[node], []).append(node)
         said = [_(OUTPUT)] if found.pop(None, ()) else []
         for binding, nodes in found.items():
-            if binding.node is binding.code.tree:
-                said.append(_(ARGUMENT, function=binding.code.fn.__name__))
+            if binding.is_argument:
+                of = binding.code.fn.__name__
+                said.append(_(ARGUMENT, name=binding.name, function=of))
             elif self.is_whole(binding, nodes, local, whole):
                 said.append(self.line(binding))
             else:
@@ -160,10 +172,12 @@ class Sentences:
         """An operation in a line of forward."""
         operation = written(node, binding.code.source_of(binding.node))
         turns = self.record.turns
-        alike = [n for n in self.of_line(local, binding) if n.name() == node.name()]
-        beside = [n for n in alike if turns[n] == turns[node]]
-        several, again = len(beside) > 1, len(alike) > len(beside)
-        if several and not again:
+        same = [n for n in self.of_line(local, binding) if n.name() == node.name()]
+        beside = [n for n in same if turns[n] == turns[node]]
+        several, again = len(beside) > 1, len(same) > len(beside)
+        part = dict(local.uses)
+        twins = [n for n in beside if n is node or alike(part[n], part[node])]
+        if several and not again and twins == [node]:
             if made := made_by(node, beside, local, binding, operation):
                 line, text = binding.code.line(made), source_of(binding, made)
                 return _(OF_FORWARD, name=text, line=line)
@@ -176,13 +190,17 @@ def source_of(binding, node):
     return textwrap.shorten(binding.code.source_of(node), 70, placeholder=" …")
 
 
+TURNS = "t", "transpose", "permute"
+OF_EINSUM = *TURNS, "mul", "mm", "bmm", "sum", "squeeze", "unsqueeze", "view", "reshape"
+
+
 def written(node, text):
     """The operation of a node of the graph, as a line of forward calls it."""
     name = re.sub(r"Backward\d*$", "", node.name())
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
-    others = "einsum", "transpose", "mT", "T"  # of which it is a step
-    called = (x for x in (name, *others) if re.search(rf"\b{x}\b", text))
-    return next(called, name)
+    turns = ("transpose", "mT", "T") if name in TURNS else ()
+    called = (name, *turns, *(["einsum"] if name in OF_EINSUM else []))
+    return next((x for x in called if re.search(rf"\b{x}\b", text)), name)
 
 
 OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}

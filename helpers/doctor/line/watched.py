@@ -4,7 +4,6 @@ import ast
 import contextlib
 import functools
 import inspect
-import operator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +25,19 @@ class Binding:
     node: ast.stmt
 
     @property
+    def is_argument(self):
+        return self.node is self.code.tree
+
+    @property
+    def loops(self):
+        """The lines of the loops in which it stands."""
+        node, up, found = self.node, self.code.up, []
+        while node := up.get(node):
+            if isinstance(node, ast.For):
+                found.append(self.code.line(node))
+        return found
+
+    @property
     def fills(self):
         """Does it change what has this name, as a list, rather than bind it anew?"""
         target = getattr(self.node, "targets", [None])[0]
@@ -39,17 +51,17 @@ class Binding:
 
 
 class Key(NamedTuple):
-    """Of which binding a value is, in which turn, and in a tuple which item."""
+    """Of which binding a value is, in which turn, and of a tuple, list or dict which item."""
 
     binding: Binding
     turn: int
-    item: int | None
+    item: int | str | None
 
     @property
     def name(self):
         """What the local is called there, or None of what is returned."""
         name = self.binding.name
-        return name if self.item is None or name is None else f"{name}[{self.item}]"
+        return name if self.item is None or name is None else f"{name}[{self.item!r}]"
 
 
 def watched(code, bindings, returns, arguments):
@@ -79,7 +91,7 @@ def watched(code, bindings, returns, arguments):
     within = {code.tree, *code.nodes}.difference(*map(ast.walk, inner))
     tree = rebuilt(code.tree, change, within)
     if arguments:
-        tree.body[:0] = [parsed(call(code.tree, None, x), tree) for x in code.arguments]
+        tree.body[:0] = [parsed(call(code.tree, x, x), tree) for x in code.arguments]
     return ast.fix_missing_locations(tree)
 
 
@@ -116,10 +128,13 @@ class Method:
         def watch(number, value):
             turn = turns[number] = turns.get(number, -1) + 1
             binding = self.bindings[number]
-            if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
-                items = [seen(Key(binding, turn, k), x) for k, x in enumerate(value)]
-                same = all(map(operator.is_, items, value))
-                return value if same else type(value)(items)
+            kind = type(value)
+            if kind in (tuple, list, dict):
+                pairs = [*(value.items() if kind is dict else enumerate(value))]
+                items = [seen(Key(binding, turn, k), x) for k, x in pairs]
+                if all(x is item for (_k, x), item in zip(pairs, items, strict=True)):
+                    return value
+                return kind(zip(value, items, strict=True) if kind is dict else items)
             return seen(Key(binding, turn, None), value)
 
         with watching(self.trees, watch):

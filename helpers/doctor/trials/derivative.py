@@ -68,9 +68,8 @@ def derivative_of_forward(exam):
         yield ESTIMATOR(which=quoted(inputs))
         return
     found = as_meant(found)
-    told = told_once(found)
-    for i, o in told:
-        yield finding_of(exam, i, o, found, told)
+    for (i, o), (one, others) in told_once(found).items():
+        yield finding_of(exam, i, o, one, found, others)
 
 
 def other_outputs(exam):
@@ -95,22 +94,33 @@ def other_outputs(exam):
 
 
 def told_once(found):
-    """Those to be told: one alone, where one change makes all right."""
+    """{io: (its diagnosis, those of the same cause)} of one for each cause."""
     for io, one in found.items():
         if one.mends_all:
-            is_part = one.first_wrong and one.first_wrong.is_part
-            return {
-                other: replace(each, change=each.change and one.change)
-                for other, each in found.items()
-                if (other == io if is_part else other[0] == io[0])
-            }
+            return {io: (one, [other for other in found if other != io])}
     causes = [
         io for io, one in found.items() if one.first_wrong and one.first_wrong.is_cause
     ]
-    if not causes:
-        return found
-    cause = min(causes, key=lambda io: not found[io].first_wrong.is_part)
-    return {cause: replace(found[cause], change=None)}
+    if causes:
+        cause = min(causes, key=lambda io: not found[io].first_wrong.is_part)
+        others = [io for io in found if io != cause]
+        return {cause: (replace(found[cause], change=None), others)}
+    reached = {io: reach(one, found) - {io} for io, one in found.items()}
+    told, left = {}, {*found}
+    for io in sorted(found, key=lambda io: -len(reached[io])):
+        if io in left:
+            others = reached[io] & left
+            left -= {io, *others}
+            told[io] = found[io], [other for other in found if other in others]
+    return {io: told[io] for io in found if io in told}
+
+
+def reach(one, found):
+    """Which of them have the same cause, as its change or its first wrong line says."""
+    if one.change:
+        return {io for io, other in found.items() if other.change == one.change}
+    without = {io for io, other in found.items() if not other.change}
+    return without & one.first_wrong.mends if one.first_wrong else set()
 
 
 def as_meant(found):
@@ -125,12 +135,12 @@ def as_meant(found):
     }
 
 
-def finding_of(exam, i, o, found, told):
+def finding_of(exam, i, o, one, found, others):
     """The finding of a diagnosis: through which output, and what to look at.
 
-    told: those that are told
+    found: all diagnoses; others: those of the same cause, which are not told
     """
-    one, y = told[i, o], exam.run.names[o]
+    y = exam.run.names[o]
     of_this = [other for (j, _o), other in found.items() if j == i]
     everywhere = (
         len(of_this) == len(exam.graded) and len({other.said for other in of_this}) == 1
@@ -142,8 +152,8 @@ def finding_of(exam, i, o, found, told):
         change = None
     if not everywhere:
         words["through"] = y
-    others = {other.input: None for io, other in found.items() if io not in told}
-    also = [x for x in others if x != one.input]
+    also = dict.fromkeys(found[io].input for io in others)
+    also = [x for x in also if x != one.input]
     if also:
         said = _(ALSO, these=quoted(also))
         words["further"] = [*words.get("further", ()), said]

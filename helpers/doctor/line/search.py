@@ -26,8 +26,9 @@ class FirstWrong:
     """Where a backward goes wrong first.
 
     said: what is there, and what should be; right_so_far: what is right before it
-    file, line, name: where it stands; is_part: is a path missing? is_cause: of all that
-    is wrong? lines: its own and those that may be wrong in its place
+    file, line, name: where it stands; is_part: is a path missing?
+    mends: the numbers (input, output) of the gradients that are right with it; is_cause:
+    are these all that are wrong? lines: its own and those that may be wrong in its place
     """
 
     said: str
@@ -36,6 +37,7 @@ class FirstWrong:
     line: int
     name: str | None
     is_part: bool
+    mends: frozenset
     is_cause: bool
     lines: tuple
 
@@ -141,8 +143,10 @@ class Search:
         return replace(target, skipped=skipped) if skipped >= 0 else target
 
     def in_words(self, key, target, put, relation):
-        putting = self.chain.putting(key, put, self.matches.record)
-        is_cause = right_under(putting, self.wrong.together)
+        mends, together = frozenset(), self.wrong.together
+        with forgiving(), self.chain.putting(key, put, self.matches.record):
+            mends = frozenset((one.i, one.o) for one in together if are_right([one]))
+        is_cause = len(mends) == len(together)
         before = () if relation or target.uses else self.matches.suspects_of(key)
         places = [key.binding, *(k.binding for k in before)]
         lines = dict.fromkeys((b.code.fn.__code__.co_filename, b.line) for b in places)
@@ -153,6 +157,7 @@ class Search:
             key.binding.line,
             key.name,
             relation is not None and relation[0] is PART,
+            mends,
             is_cause,
             tuple(lines),
         )
