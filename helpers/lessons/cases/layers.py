@@ -350,7 +350,7 @@ slips(
         (
             "of_sin = of_k * sin\n        gk = of_k * cos - quarter(of_sin)",
             "gk = of_q * cos - quarter(of_q * sin)",
-            "swapped gradient-zero",
+            "swapped",
             "gk = of_k * cos - quarter(of_k * sin)",
         ),
     ],
