@@ -72,10 +72,10 @@ SET_UP = re.compile(
 FOLDED = {"notebooks": ("Imports", "Code"), "zh": ("导入", "代码")}
 RUN = {
     "notebooks": '<summary>Run this chapter</summary><span id="run"></span>'
-    'Install the course (see the <a href="{readme}">README</a>), then: '
+    '<a href="{front}#install">Install the course</a>, then: '
     "<code>python -m helpers.lessons.mine && jupyter lab --notebook-dir=. mine/{name}</code>",
     "zh": '<summary>运行本章</summary><span id="run"></span>'
-    '先按 <a href="{readme}">README</a> 安装，然后执行：'
+    '先<a href="{front}#install">安装课程</a>，然后执行：'
     "<code>python -m helpers.lessons.mine zh && jupyter lab --notebook-dir=. mine/{name}</code>",
 }
 # A paragraph on what one does there, which a page does not need.
@@ -420,8 +420,8 @@ def on_page(app, document, template, context, doctree):
         return
     body = context["body"]
     if "/" in document:
-        readme = app.builder.get_relative_uri(document, README[folder])
-        line = RUN[folder].format(readme=readme, name=f"{Path(document).name}.ipynb")
+        page = f"../{front.FRONT[folder]}.html"
+        line = RUN[folder].format(front=page, name=f"{Path(document).name}.ipynb")
         if ADDRESS:
             line += ONLINE[folder].format(
                 colab=COLAB.format(file=f"{document}.ipynb"),
@@ -443,9 +443,15 @@ def on_page(app, document, template, context, doctree):
         others.append(f'<a class="switch" href="{other}">{SWITCH[folder]}</a>')
         if document.endswith("19_which_way"):
             body = TABLE_OF_19.sub(fold_on_a_phone, body)
+            rows, field = front.look_up(app.builder, folder, document)
             for name in (page.partition("#")[2] for _, page in names if "#" in page):
-                heading = rf'(?s)(<section id="{re.escape(name)}">.*?</h2>)'
-                body = re.sub(heading, rf"\1{front.look_up(folder)}", body, count=1)
+                heading = re.search(
+                    rf'(?s)<section id="{re.escape(name)}">.*?</h2>', body
+                )
+                if heading:
+                    body = body[: heading.end()] + field + body[heading.end() :]
+            body += rows
+            app.add_js_file("look_up.js")
         body = body.replace(
             "</h1>", f'</h1>\n<details class="how-to-run">{line}</details>', 1
         )
@@ -546,12 +552,15 @@ PAGE_OF_CODE = """<!doctype html>
 @font-face {{ font-family: text; src: url("{static}source-sans-3-latin-400-normal.woff2"); }}
 body {{ margin: 0; font: 1rem/1.5 text, sans-serif; }}
 header {{ padding: 1rem 1.5rem; color: #fff; background: #04243b; }}
-header a {{ color: inherit; margin-inline-end: 1rem; }}
+header a {{ display: inline-block; min-height: 24px; color: inherit; margin-inline-end: 1rem; }}
+header .tool {{ padding: 0.2rem 0.9rem; margin-block: 0.3rem; border-radius: 6px; }}
+header .tool {{ color: #04243b; background: #fff; text-decoration: none; }}
 h1 {{ margin: 0.3rem 0; font-size: 1.4rem; }}
 .highlight {{ padding: 0 1.5rem; overflow-x: auto; background: none; }}
 .highlight pre {{ font: 0.85rem/1.5 code, monospace; }}</style>
-<header><a href="{front}">{course}</a><h1>{name}</h1><a href="{file}" download>Download</a>
-<a href="#" onclick="navigator.clipboard.writeText(document.querySelector('pre').textContent);
+<header><a href="{front}">{course}</a> <a href="{front}#copy">All operations</a><h1>{name}</h1>
+<a class="tool" href="{file}" download>Download</a> <a class="tool" href="#"
+onclick="navigator.clipboard.writeText(document.querySelector('pre').textContent);
 this.textContent = 'Copied'; return false">Copy</a>{chapters}</header>
 {code}"""
 
@@ -585,12 +594,12 @@ def as_page(path):
     module = ".".join(path.with_suffix("").parts)
     named = re.compile(rf"{re.escape(module)}\b|/{re.escape(path.as_posix())}\b")
     links = [
-        f'<a href="{static}../notebooks/{chapter}.html">{chapter[:2]}</a>'
+        f'<a href="{static}../notebooks/{chapter}.html">{source.splitlines()[0][2:]}</a>'
         for chapter, source in sources().items()
         if named.search(source)
     ]
     return PAGE_OF_CODE.format(
-        chapters=f"<br>In the chapters {' '.join(links)}" if links else "",
+        chapters=f"<br>In {' '.join(links)}" if links else "",
         name=path.as_posix(),
         file=path.name,
         front=f"{static}../index.html",

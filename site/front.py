@@ -60,32 +60,32 @@ WORDS = {
         "of_what": "The slope of `torch.log(1 + torch.exp(x))` in float32.",
         "slide": " Slide x.",
         "names": {"value": "log(1 + exp(x))", "theirs": "its slope, by autograd",
-                  "ours": "its slope, by chapter 00"},
+                  "ours": "the right slope"},
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends at 88.7, ours goes "
         "on at 1",
-        "write": "Repair the last line.",
+        "write": "Repair the last line",
         "on_paper": "This is how autograd differentiates log(1 + exp(x)): right on paper, "
-        "and nan at x = 100.",
+        "and nan at x = 100. PyTorch ships this repair as `softplus`; yours you write yourself.",
         "hint": "Change the line, and check it.",
         "reset": "Reset",
         "overflow": "Right up to x = {last}. Above, a step of your line is inf in float32, and "
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
         "next": "Next: repair a gate. The doctor says what it lacks.",
-        "change": "Repair `d_gate`, or break it in another way. The page holds the doctor's "
-        "reports on two dozen common lines.",
+        "change": "Repair `d_gate`, or break it in another way.",
         "repair": "What it proposes",
         "then_05": "Next: a backward whose second derivative is silently wrong, chapter 05.",
-        "yours": "your line, with grad_output = 1",
+        "yours": "your line",
         "lost": "Right to rounding in float64. In float32, the slope is lost far on the left: at "
         "x = {x} it is {right}, and your line gives {value}.",
         "narrow": "Right at the inputs that were tried in float64. In float32, it is {value} at "
         "x = {x}.",
         "single": "Right in float32, to its rounding. In float64, {said}",
-        "own": "And of the forward above, autograd says since torch 2.14 that the slope at x = 0 "
-        "is 0. It is 1/2.",
+        "own": "The forward above does not overflow. But without a backward of yours, autograd "
+        "gives 0 at x = 0 since torch 2.14. The slope there is 1/2.",
         "repaired": "Chapter 00 shows why.",
-        "proof": [("check", "A doctor", "names what is wrong with a gradient, and often the line."),
+        "proof": [("check", "A gradient doctor", "names what is wrong with a gradient, and often "
+                   "the line."),
                   ("write", "`derive`", "writes the backward of your forward, and verifies it."),
                   ("copy", "{operations} operations", "to copy: attention without its matrix, "
                    "cross-entropy without its logits, the gradient of a fixed point.")],
@@ -100,7 +100,7 @@ WORDS = {
         "paste": "such as: does not require grad",
         "examples": "For example:",
         "typed": [MESSAGE, "the loss is nan after some steps", "a gradient for each sample"],
-        "nothing": "No row has these words. The magnifier searches all chapters.",
+        "nothing": ["No row has these words.", "Search all chapters"],
         "nearest": "No row has all of this. The nearest:",
         "all_rows": ["All errors", "All tasks"],
         "bar": ["Chapters", "Errors", "Tasks", "Install"],
@@ -116,8 +116,9 @@ WORDS = {
         "install_or_colab": "Install it, or open it in Colab",
         "files": "First the files, in a folder of your own:",
         "built": "First the files: unpack",
-        "then": "Then, in that folder, with Python 3.11 to 3.14. On Linux, pip downloads 2.9 GB; "
-        "without a GPU, 0.7 GB will do, as the README says:",
+        "then": "Then, in that folder, with Python 3.11 to 3.14:",
+        "without_gpu": "On Linux, this downloads 2.9 GB. Without a GPU, 0.7 GB will do, if this "
+        "comes first:",
         "colab": "Without installing: open chapter 00 in",
         "colab_first": "and run this in a cell of its own first:",
         "more": "All commands, what they download, and how to teach with the course: the README",
@@ -138,28 +139,28 @@ WORDS = {
         "of_what": "`torch.log(1 + torch.exp(x))` 在 float32 下的斜率。",
         "slide": "拖动 x 看看。",
         "names": {"value": "log(1 + exp(x))", "theirs": "autograd 算出的斜率",
-                  "ours": "第 00 章算出的斜率"},
+                  "ours": "正确的斜率"},
         "drawn": "log(1 + exp(x)) 在 −20 到 120 之间的斜率：autograd 的曲线在 88.7 处中断，"
         "课程的 backward 则一直是 1",
-        "write": "请改正最后一行。",
+        "write": "改正最后一行",
         "on_paper": "autograd 就是这样对 log(1 + exp(x)) 求导的：数学上没有错，但在 x = 100 处"
-        "算出来是 nan。",
+        "算出来是 nan。PyTorch 把改好的版本叫 `softplus`；你自己的算子，要自己改。",
         "hint": "改好这一行，再点“检查”。",
         "reset": "还原",
         "overflow": "到 x = {last} 为止都正确。再往上，你这一行里有一步在 float32 下溢出为 inf，"
         "梯度就成了 {value}。请换一种不会溢出的写法。",
         "check": "检查",
         "next": "下一步：改正一个门控，梯度医生会说它缺了什么。",
-        "change": "请改正 `d_gate`，或者换一种错法试试。本页存有二十多种常见写法的报告。",
+        "change": "请改正 `d_gate`，或者换一种错法试试。",
         "repair": "它建议的改法",
         "then_05": "下一步：看第 05 章里二阶导数悄悄出错的 backward。",
-        "yours": "你写的这一行，grad_output = 1",
+        "yours": "你写的这一行",
         "lost": "在 float64 下正确，只差舍入误差。但在 float32 下，左边很远处的斜率丢失了："
         "在 x = {x} 处应为 {right}，而你这一行得到 {value}。",
         "narrow": "在试过的 float64 输入上都正确。但在 float32 下，x = {x} 处它是 {value}。",
         "single": "在 float32 下正确，只差舍入误差。但在 float64 下，{said}",
-        "own": "对上面的 forward，从 torch 2.14 起，autograd 给出 x = 0 处的斜率是 0，"
-        "而正确的是 1/2。",
+        "own": "上面的 forward 不会溢出。但不自己写 backward，autograd 从 torch 2.14 起在 x = 0 处"
+        "给出的斜率是 0，而正确的是 1/2。",
         "repaired": "原因见第 00 章。",
         "proof": [("check", "梯度医生", "指出 backward 错在哪里，往往还能指出是哪一行。"),
                   ("write", "`derive`", "为你的 forward 写出 backward，并与 autograd 核对。"),
@@ -176,7 +177,7 @@ WORDS = {
         "paste": "例如 does not require grad",
         "examples": "例如：",
         "typed": [MESSAGE, "训练一段时间后出现 nan", "每个样本的梯度"],
-        "nothing": "没有哪一行含有这些词。点放大镜可以搜索全部章节。",
+        "nothing": ["没有哪一行含有这些词。", "搜索全部章节"],
         "nearest": "没有哪一行完全符合，最接近的是：",
         "all_rows": ["全部报错", "全部任务"],
         "bar": ["章节", "报错", "任务", "安装"],
@@ -192,8 +193,9 @@ WORDS = {
         "install_or_colab": "安装，或在 Colab 里打开",
         "files": "先下载文件，放在你自己的文件夹里：",
         "built": "先下载并解压",
-        "then": "然后进入该文件夹，用 Python 3.11 至 3.14 执行。在 Linux 上要下载 2.9 GB；"
-        "没有 GPU 时 0.7 GB 就够，做法见 README：",
+        "then": "然后进入该文件夹，用 Python 3.11 至 3.14 执行：",
+        "without_gpu": "在 Linux 上，这样要下载 2.9 GB。没有 GPU 时先执行下面这一行，"
+        "只需下载 0.7 GB：",
         "colab": "不想安装：打开第 00 章的",
         "colab_first": "并先在一个单元格里运行：",
         "more": "全部命令、要下载多少、怎样用这门课程教学：见 README",
@@ -239,9 +241,8 @@ def _operations(table):
 def _of_readme(builder, readme):
     """What the front page shows of the README, and where what is copied stands."""
     doctree = builder.env.get_and_resolve_doctree(readme, builder)
-    blocks = [
-        b for b in doctree.findall(nodes.literal_block) if "jupyter lab" in b.astext()
-    ]
+    blocks = [*doctree.findall(nodes.literal_block)]
+    without_gpu = [b for b in blocks if "--index-url" in b.astext()]
     code = (
         t for t in doctree.findall(nodes.literal) if t[-1].astext() == "softplus.py"
     )
@@ -253,13 +254,17 @@ def _of_readme(builder, readme):
         "derive": links["helpers/derive"]["refuri"],
         "operations": [*_operations(_around(table, nodes.table))],
         "commands": [
-            _highlighted(
-                builder, block.astext().replace(" && ", "\n"), block["language"]
-            )
-            for block in blocks
+            _in_lines(builder, b) for b in blocks if "jupyter lab" in b.astext()
         ],
+        "on_the_cpu": _in_lines(builder, _first(without_gpu, "the CPU's command")),
         "copy": f"{readme}.html#{copy}",
     }
+
+
+def _in_lines(builder, block):
+    """A block of commands, one a line, as HTML."""
+    text = block.astext().replace(" && ", "\n")
+    return _highlighted(builder, text, block["language"])
 
 
 def figures(readme):
@@ -345,14 +350,13 @@ def bar(builder, folder, chapters):
     return zip(WORDS[folder]["bar"], pages, strict=True)
 
 
-def look_up(folder):
-    """A field, as HTML, whose words the front page looks up."""
+def look_up(builder, folder, document):
+    """The rows of chapter 19 and a field that looks them up, both as HTML, for that chapter."""
     words = WORDS[folder]
-    return (
-        f'<form class="look-up" action="../{FRONT[folder]}.html">'
-        f'<input name="q" type="search" aria-label="{words["look_up"]}" '
-        f'placeholder="{words["look_up"]}" required></form>'
-    )
+    made = builder.templates.environment.get_template("look_up.html").module
+    said = [words[key] for key in ("look_up", "look_up", "nearest", "nothing")]
+    rows = made.list(_rows(builder, document), "../")
+    return rows, f'<div class="look-up">{made.box(*said)}</div>'
 
 
 def _function(builder):

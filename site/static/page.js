@@ -69,6 +69,26 @@ const setUpFigures = () => {
 const setUpDrawer = () => document.querySelectorAll(".page-toc a").forEach(link =>
   link.addEventListener("click", () => link.closest("dialog")?.close()));
 
+// The contents follow: the section that is read is marked, and in sight.
+const setUpContents = () => {
+  const links = [...document.querySelectorAll(".page-toc a[href^='#']")];
+  let timer;
+  addEventListener("scroll", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      const isAbove = link => document.getElementById(decodeURIComponent(link.hash.slice(1)))?.getBoundingClientRect().top < 200;
+      const here = links.findLast(isAbove), box = here?.closest(".bd-sidebar-secondary");
+      for (const link of links) {
+        link.classList.toggle("active", link === here);
+        if (link === here) link.setAttribute("aria-current", "true"); else link.removeAttribute("aria-current");
+      }
+      if (!box) return;
+      const { top, bottom } = here.getBoundingClientRect(), frame = box.getBoundingClientRect();
+      if (top < frame.top || bottom > frame.bottom) box.scrollTop += top - frame.top - frame.height / 3;
+    }, 100);
+  });
+};
+
 // The switch of editions keeps the section: the n-th heading is the n-th there, too.
 const setUpSwitch = () => {
   const headings = () => [...document.querySelectorAll(".bd-article section[id]")];
@@ -108,5 +128,6 @@ document.addEventListener("DOMContentLoaded", () => {
   setUpPredictions();
   setUpFigures();
   setUpDrawer();
+  setUpContents();
   setUpSwitch();
 });

@@ -247,14 +247,14 @@ def test_chapters_follow_each_other_and_are_downloaded_as_they_are(page, site, f
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_the_field_above_an_index_leads_to_the_look_up(page, site, folder):
+def test_the_field_above_an_index_looks_it_up(page, site, folder):
     page.goto(f"{site}{folder}/19_which_way.html")
-    fields = page.locator("form.look-up input")
+    fields = page.locator(".look-up input")
     expect(fields).to_have_count(2)
     fields.last.fill(MESSAGE)
-    fields.last.press("Enter")
-    page.wait_for_url(f"{site}{FRONT[folder]}?q=*")
-    expect(page.locator("#rows li:visible").first).to_contain_text("one of the var")
+    expect(page.locator(".look-up li:visible").first).to_contain_text("one of the var")
+    fields.last.press("Enter")  # the row's own chapter
+    page.wait_for_url(f"{site}{folder}/04_exp.html#*")
 
 
 def test_a_file_of_python_is_a_page_to_read(page, site):
@@ -306,7 +306,7 @@ def test_the_front_page_leads_somewhere(page, site, folder, name):
 @each_front
 def test_each_row_has_its_other_names(page, site, folder, name):
     page.goto(site + name)
-    rows = page.locator("#rows li").evaluate_all(
+    rows = page.locator(".look-up li").evaluate_all(
         "all => all.map(row => [row.querySelector('a').textContent, row.dataset.words])"
     )
     called = WORDS["zh" if folder == "zh" else "en"]["19"]
@@ -403,23 +403,23 @@ def test_the_front_page_is_alive(page, site, folder, name):
     expect(said).to_have_text(hint)
     page.reload()  # and has forgotten it
     expect(said).to_have_text(hint)
-    assert page.locator("#rows li:visible").count() == 0
+    assert page.locator(".look-up li:visible").count() == 0
     for words, row in {
         f"Traceback … RuntimeError: {MESSAGE} by an inplace operation": "one of the var",
         "freed, retain_graph": "backward through the graph a second time",
     }.items():
         page.locator("#look-up").fill(words)
-        expect(page.locator("#rows li:visible").first).to_contain_text(row)
-        expect(page.locator("#rows li:visible").first).to_be_in_viewport()
+        expect(page.locator(".look-up li:visible").first).to_contain_text(row)
+        expect(page.locator(".look-up li:visible").first).to_be_in_viewport()
     assert page.url.endswith("q=freed%2C+retain_graph")  # for who comes back
     page.keyboard.press("ArrowDown")
-    expect(page.locator("#rows li:visible a").first).to_be_focused()
+    expect(page.locator(".look-up li:visible a").first).to_be_focused()
     page.keyboard.press("ArrowUp")
     expect(page.locator("#look-up")).to_be_focused()
     page.locator("#look-up").fill("龘")
-    expect(page.locator("#none")).to_be_visible()
+    expect(page.locator(".look-up .none")).to_be_visible()
     page.keyboard.press("Escape")
-    expect(page.locator("#results")).to_be_hidden()
+    expect(page.locator(".look-up .results")).to_be_hidden()
     page.locator(".through button").first.click()
     assert page.locator(".map li:not(.aside)").count() == 3
     way = page.locator(".through output a").all_inner_texts()
@@ -570,7 +570,7 @@ def test_a_page_that_is_not_there_leads_on(page, site):
 def test_search_html_leads_to_what_was_typed(page, site):
     page.goto(f"{site}search.html?q=freed+retain_graph")
     page.wait_for_url("**/index.html?q=freed+retain_graph")
-    expect(page.locator("#rows li:visible").first).to_contain_text("second time")
+    expect(page.locator(".look-up li:visible").first).to_contain_text("second time")
 
 
 def test_on_a_phone_the_rows_of_19_are_cards(page, site):

@@ -3258,7 +3258,7 @@ cases.slips(
         (
             "0.9 * lv + k * inner",
             "0.9 * lv",
-            "contribution-lost grad-output-partly-ignored",
+            "contribution-lost",
             "what comes through `p` in line 9 is missing",
         ),
     ],

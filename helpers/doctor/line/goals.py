@@ -98,7 +98,7 @@ def right_if(wrong, budget, few, first):
     """The `Change` that makes this gradient right and keeps the others, or None.
 
     few: as in `find`; first: the `FirstWrong` that is known, in whose line it is sought
-         first, and nowhere else if there a path is missing
+         first, and nowhere else if there a path is missing that is the cause of all
     """
     codes = editable(wrong.here.subject)
     stay, alone = guard_of(wrong), functools.partial(right_alone, wrong.here.subject)
@@ -133,13 +133,13 @@ def candidates(codes, wrong, budget, few, first):
             yield from edits_of(code, {}, NOT_IN_PLACE)
     ahead = Foresight(codes, wrong.here, budget)
     places = []
-    if first and first.is_cause:  # whatever is foreseen, as in a loop
-        for line in first.lines:
-            is_there = functools.partial(acts_in, line)
-            places.append((is_there, math.inf, is_there if first.is_part else never))
-        if first.is_part:  # a term of what is made after that line
-            places.append((first.is_of_it, HOPELESS, first.is_of_it))
-    if not (first and first.is_part):
+    known = first and (first.is_part or first.is_cause)
+    for line in first.lines if known else ():  # whatever is foreseen, as in a loop
+        is_there = functools.partial(acts_in, line)
+        places.append((is_there, math.inf, is_there if first.is_part else never))
+    if first and first.is_part:  # a term of what is made after that line
+        places.append((first.is_of_it, HOPELESS, first.is_of_it))
+    if not (first and first.is_part and first.is_cause):
         places.append((lambda edit: True, HOPELESS, never))
     for one in places:
         for edit in ranked(codes, ahead, few, *one):

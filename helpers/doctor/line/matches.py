@@ -25,6 +25,7 @@ class Matches:
     right:    {Key: `Target`} of those that hold what their name says
     wrong:    other Keys; of_runs: those of a loop that forward has, perhaps of another run
     suspects: Keys of which nothing is known
+    elsewhere: what they hold where the signs are others, if backward does the same there
     """
 
     def __init__(self, chain, wrong):
@@ -35,16 +36,15 @@ class Matches:
         if first[1].outline != second[1].outline:  # forward took another branch there
             second = draw(chain, wrong.here, 1)
         self.draws, self.record = (first, second), first[1]
-        self.other_signs = {}, None
-        with forgiving():
-            third = draw(chain, wrong.here, 0, other_signs)
-            if third[1].outline == first[1].outline and all(
-                map(is_finite, third[0].values())
-            ):
-                self.other_signs = third
         self.values = {key: v for key, v in first[0].items() if key in second[0]}
         self.sums = {}  # by name: the last `Target` that is a sum of uses
         numbers = [key for key, value in self.values.items() if is_number(value)]
+        self.elsewhere = {}, None
+        returned = {k: self.target_of(k) for k in numbers if k.name is None}
+        with forgiving():
+            third = draw(chain, wrong.here, 0, other_signs)
+            if is_like(third, returned, self.record):
+                self.elsewhere = third
         self.targets = {key: self.target_of(key) for key in numbers}
         self.right, self.wrong, self.of_runs = {}, [], []
         self.sort_out()
@@ -83,7 +83,7 @@ class Matches:
         if not all(alike(value, target.of(record, value)) for value, record in pairs):
             return False
         # By a mask that was the same everywhere, two gradients may have been one.
-        values, record = self.other_signs
+        values, record = self.elsewhere
         there = values.get(key)
         return there is None or nearly_equal(there, target.of(record, there))
 
@@ -244,8 +244,18 @@ def other_signs(value):
     return of_the_same_kind(value, value * (1 - 2 * signs).to(value.dtype))
 
 
-def is_finite(value):
-    return not is_number(value) or bool(value.isfinite().all())
+def is_like(there, returned, record):
+    """Is a Function there what it is here, and is what is right here returned, too?
+
+    there: a `draw`; returned: {Key: what is returned here, a `Target` or None}
+    """
+    (values, other), right = there, {k: t for k, t in returned.items() if t}
+    is_finite = all(g.isfinite().all() for g in other.gradients if g is not None)
+    same = right and is_finite and other.outline == record.outline
+    return same and all(
+        k in values and nearly_equal(values[k], t.of(other, values[k]))
+        for k, t in right.items()
+    )
 
 
 def is_flat(value):
