@@ -443,14 +443,13 @@ def on_page(app, document, template, context, doctree):
         others.append(f'<a class="switch" href="{other}">{SWITCH[folder]}</a>')
         if document.endswith("19_which_way"):
             body = TABLE_OF_19.sub(fold_on_a_phone, body)
-            rows, field = front.look_up(app.builder, folder, document)
+            field = front.look_up(app.builder, folder)
             for name in (page.partition("#")[2] for _, page in names if "#" in page):
                 heading = re.search(
                     rf'(?s)<section id="{re.escape(name)}">.*?</h2>', body
                 )
                 if heading:
                     body = body[: heading.end()] + field + body[heading.end() :]
-            body += rows
             app.add_js_file("look_up.js")
         body = body.replace(
             "</h1>", f'</h1>\n<details class="how-to-run">{line}</details>', 1

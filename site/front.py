@@ -350,13 +350,12 @@ def bar(builder, folder, chapters):
     return zip(WORDS[folder]["bar"], pages, strict=True)
 
 
-def look_up(builder, folder, document):
-    """The rows of chapter 19 and a field that looks them up, both as HTML, for that chapter."""
+def look_up(builder, folder):
+    """A field that looks up the rows of chapter 19, as HTML, for that chapter."""
     words = WORDS[folder]
     made = builder.templates.environment.get_template("look_up.html").module
     said = [words[key] for key in ("look_up", "look_up", "nearest", "nothing")]
-    rows = made.list(_rows(builder, document), "../")
-    return rows, f'<div class="look-up">{made.box(*said)}</div>'
+    return f'<div class="look-up" data-front="../{FRONT[folder]}.html">{made.box(*said)}</div>'
 
 
 def _function(builder):

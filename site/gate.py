@@ -90,7 +90,7 @@ def _code(line):
 
 
 def _report(line):
-    """(before the change that it proposes, after it, the change), each as HTML."""
+    """(before the change that it proposes, the change, after it), each as HTML."""
     names = {"torch": torch, "Function": Function}  # its lines are counted from 1
     gate = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(3, 4)
     function = made_of(_code(line), names, "SwiGLU")

@@ -12,12 +12,22 @@ const wordsIn = text => [
 
 const ASIDE = 0.9; // what stands beside the way through a chapter comes after it
 const ENOUGH = 0.6; // a row that has less of the words than this share is only the nearest
+// The front page holds all rows, and is loaded where somebody wants to look one up.
+const rowsOf = async front => {
+  if (!front) return document.querySelector("template.rows").content.cloneNode(true);
+  const address = new URL(front, location.href), text = await (await fetch(address)).text();
+  const rows = new DOMParser().parseFromString(text, "text/html").querySelector("template.rows").content;
+  for (const link of rows.querySelectorAll("a")) link.href = new URL(link.getAttribute("href"), address);
+  return document.importNode(rows, true);
+};
+
 // Rows of both indexes that hold what is typed, or most of it. A word counts the more, the fewer
 // rows have it: a pasted message has many words that say nothing.
-const setUpLookUp = box => {
+const setUpLookUp = async box => {
   const [field, results, list, none, nearest] = ["input", ".results", "ul", ".none", ".nearest"].map(part => box.querySelector(part));
-  const isFront = field.id !== ""; // whose address keeps what was asked
-  list.append(document.querySelector("template.rows").content.cloneNode(true));
+  const { front } = box.dataset; // the address of the front page, from another one
+  if (front) await new Promise(resolve => field.addEventListener("focus", resolve, { once: true }));
+  list.append(await rowsOf(front));
   const rows = [...list.children].map(row => ({
     row,
     heading: wordsIn(row.querySelector("a").textContent.toLowerCase()),
@@ -57,7 +67,7 @@ const setUpLookUp = box => {
     nearest.hidden = !best || isAll;
     results.hidden = !words.length;
     results.scrollIntoView({ block: "nearest" });
-    if (isFront) history.replaceState(null, "", `?${new URLSearchParams({ q: field.value })}`); // for who comes back
+    if (!front) history.replaceState(null, "", `?${new URLSearchParams({ q: field.value })}`); // for who comes back
   });
   const ask = text => { field.value = text; field.dispatchEvent(new Event("input")); field.focus(); };
   for (const button of box.querySelectorAll(".example button")) button.addEventListener("click", () => ask(button.textContent));
@@ -69,7 +79,7 @@ const setUpLookUp = box => {
     search.dispatchEvent(new Event("input"));
   });
   const asked = new URLSearchParams(location.search).get("q"); // of search.html
-  if (isFront && asked) ask(asked);
+  if (!front && asked) ask(asked);
   field.addEventListener("keydown", event => {
     if (event.key === "Escape") results.hidden = true;
     if (event.key === "Enter") list.querySelector("li:not([hidden]) a")?.click();
@@ -81,6 +91,7 @@ const setUpLookUp = box => {
     places[places.indexOf(document.activeElement) + step]?.focus();
     event.preventDefault();
   });
+  if (front && field.value) field.dispatchEvent(new Event("input")); // typed meanwhile
 };
 
 document.addEventListener("DOMContentLoaded", () => document.querySelectorAll(".look-up").forEach(setUpLookUp));
