@@ -64,10 +64,11 @@ WORDS = {
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends at 88.7, ours goes "
         "on at 1",
         "write": "Repair the last line",
-        "on_paper": "This is how autograd differentiates log(1 + exp(x)): right on paper, "
-        "and nan at x = 100. PyTorch ships this repair as `softplus`; yours you write yourself.",
+        "on_paper": "It is what autograd computes for log(1 + exp(x)): right on paper, and nan "
+        "at x = 100. Write it so that it is right for every x. PyTorch's own is `softplus`.",
         "hint": "Change the line, and check it.",
         "reset": "Reset",
+        "derived_by": ("you write", "derive prints"),
         "overflow": "Right up to x = {last}. Above, a step of your line is inf in float32, and "
         "the gradient is {value}. Write it so that nothing overflows.",
         "check": "Check",
@@ -81,15 +82,16 @@ WORDS = {
         "narrow": "Right at the inputs that were tried in float64. In float32, it is {value} at "
         "x = {x}.",
         "single": "Right in float32, to its rounding. In float64, {said}",
-        "own": "The forward above does not overflow. But without a backward of yours, autograd "
-        "gives 0 at x = 0 since torch 2.14. The slope there is 1/2.",
+        "own": "Why a backward at all, if this forward does not overflow? Its slope by autograd "
+        "is 0 at x = 0, since torch 2.14, and 1/2 is right.",
         "repaired": "Chapter 00 shows why.",
         "proof": [("check", "A gradient doctor", "names what is wrong with a gradient, and often "
                    "the line."),
-                  ("write", "`derive`", "writes the backward of your forward, and verifies it."),
+                  ("write", "`derive(forward)`", "writes the backward of your forward, and "
+                   "verifies it."),
                   ("copy", "{operations} operations", "to copy: attention without its matrix, "
                    "cross-entropy without its logits, the gradient of a fixed point.")],
-        "start": "Start with chapter 00",
+        "start": "Read chapter 00",
         "facts": "{chapters} chapters · every printed output is tested · "
         "torch {torch} · BSD-3-Clause",
         "doors": ("New here", "I have an error, or a task", "I need a kernel"),
@@ -116,9 +118,9 @@ WORDS = {
         "install_or_colab": "Install it, or open it in Colab",
         "files": "First the files, in a folder of your own:",
         "built": "First the files: unpack",
-        "then": "Then, in that folder, with Python 3.11 to 3.14:",
-        "without_gpu": "On Linux, this downloads 2.9 GB. Without a GPU, 0.7 GB will do, if this "
-        "comes first:",
+        "without_gpu": "In that folder, on Linux without a GPU, begin with these lines. They "
+        "download 0.7 GB in place of 2.9 GB:",
+        "then": "Then, and everywhere else at once, with Python 3.11 to 3.14:",
         "colab": "Without installing: open chapter 00 in",
         "colab_first": "and run this in a cell of its own first:",
         "more": "All commands, what they download, and how to teach with the course: the README",
@@ -143,10 +145,11 @@ WORDS = {
         "drawn": "log(1 + exp(x)) 在 −20 到 120 之间的斜率：autograd 的曲线在 88.7 处中断，"
         "课程的 backward 则一直是 1",
         "write": "改正最后一行",
-        "on_paper": "autograd 就是这样对 log(1 + exp(x)) 求导的：数学上没有错，但在 x = 100 处"
-        "算出来是 nan。PyTorch 把改好的版本叫 `softplus`；你自己的算子，要自己改。",
+        "on_paper": "autograd 对 log(1 + exp(x)) 就是这样求导的：数学上没有错，但在 x = 100 处"
+        "算出来是 nan。请改写这一行，让它对每个 x 都正确。PyTorch 自带的版本叫 `softplus`。",
         "hint": "改好这一行，再点“检查”。",
         "reset": "还原",
+        "derived_by": ("你写的", "derive 打印的"),
         "overflow": "到 x = {last} 为止都正确。再往上，你这一行里有一步在 float32 下溢出为 inf，"
         "梯度就成了 {value}。请换一种不会溢出的写法。",
         "check": "检查",
@@ -159,14 +162,15 @@ WORDS = {
         "在 x = {x} 处应为 {right}，而你这一行得到 {value}。",
         "narrow": "在试过的 float64 输入上都正确。但在 float32 下，x = {x} 处它是 {value}。",
         "single": "在 float32 下正确，只差舍入误差。但在 float64 下，{said}",
-        "own": "上面的 forward 不会溢出。但不自己写 backward，autograd 从 torch 2.14 起在 x = 0 处"
-        "给出的斜率是 0，而正确的是 1/2。",
+        "own": "这个 forward 不会溢出，为什么还要自己写 backward？从 torch 2.14 起，autograd 在 "
+        "x = 0 处给出的斜率是 0，而正确的是 1/2。",
         "repaired": "原因见第 00 章。",
         "proof": [("check", "梯度医生", "指出 backward 错在哪里，往往还能指出是哪一行。"),
-                  ("write", "`derive`", "为你的 forward 写出 backward，并与 autograd 核对。"),
+                  ("write", "`derive(forward)`", "为你的 forward 写出 backward，并与 autograd "
+                   "核对。"),
                   ("copy", "{operations} 个算子", "可以复制到项目里：不存整个矩阵的注意力、"
                    "不存 logits 的交叉熵、不动点的梯度。")],
-        "start": "从第 00 章开始",
+        "start": "阅读第 00 章",
         "facts": "{chapters} 章 · 打印出的每个结果都由测试重新算过 · "
         "PyTorch {torch} · BSD-3-Clause 许可",
         "doors": ("第一次来", "遇到报错，或想实现某个功能", "要写核函数"),
@@ -193,9 +197,9 @@ WORDS = {
         "install_or_colab": "安装，或在 Colab 里打开",
         "files": "先下载文件，放在你自己的文件夹里：",
         "built": "先下载并解压",
-        "then": "然后进入该文件夹，用 Python 3.11 至 3.14 执行：",
-        "without_gpu": "在 Linux 上，这样要下载 2.9 GB。没有 GPU 时先执行下面这一行，"
-        "只需下载 0.7 GB：",
+        "without_gpu": "进入该文件夹。在 Linux 上，如果没有 GPU，先执行下面几行，只需下载 0.7 GB，"
+        "而不是 2.9 GB：",
+        "then": "然后执行下面的命令（其他情况直接从这里开始），Python 3.11 至 3.14 都可以：",
         "colab": "不想安装：打开第 00 章的",
         "colab_first": "并先在一个单元格里运行：",
         "more": "全部命令、要下载多少、怎样用这门课程教学：见 README",
