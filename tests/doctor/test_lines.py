@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers.doctor import Budget, examine
+from helpers.doctor.line.sentences import written
 from helpers.lessons.cases import PATIENTS
 from helpers.lessons.cases.case import function, matrix
 from helpers.lessons.cases.layers import Recurrence
@@ -169,3 +170,14 @@ def test_a_budget_serves_several_examinations():
     for _once in range(3):
         report = examine(Half, ones(2, 3), lines=budget)
         assert report.findings[0].change, report
+
+
+def test_an_operation_is_named_as_it_is_written():
+    x = torch.ones(2, 2, requires_grad=True)
+    w = torch.ones(2, 3, 2)
+    named = {
+        "x @ w.T + x": (x + x).grad_fn,
+        "x.T @ w": x.T.grad_fn,
+        "einsum('ij,jkl->ikl', x, w)": torch.einsum("ij,jkl->ikl", x, w).grad_fn,
+    }
+    assert [*map(written, named.values(), named)] == ["add", "T", "einsum"]

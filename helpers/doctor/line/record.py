@@ -35,6 +35,11 @@ class Local:
     uses: tuple
 
     @property
+    def is_item(self):
+        """Of a list, say, in which a loop keeps what each run has made."""
+        return self.name.endswith("]")
+
+    @property
     def parts(self):
         """The numbers of its uses, if they are several, and not too many."""
         n = len(self.uses)
@@ -192,9 +197,9 @@ class Record:
         Then what had it at first, as what a loop starts from has. Of a list that a loop
         fills, its items, the last first.
         """
-        a_list = local.name.partition("[")[0]
-        if a_list != local.name:
-            items = [x for x in self.locals if x.name.startswith(f"{a_list}[")]
+        if local.is_item:
+            a_list = local.name.partition("[")[0] + "["
+            items = [x for x in self.locals if x.name.startswith(a_list)]
             return [x for x in reversed(items) if x.edge]
         of_name = [
             other for other in self.locals if other.name == local.name and other.edge

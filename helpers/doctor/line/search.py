@@ -109,8 +109,27 @@ class Search:
         """(`FirstWrong`, target, relation) of the first of them that is proved."""
         for target, relation in candidates:
             if self.proved(key, put := self.in_each_run(key, target)):
+                if put.skipped is not None and (last := self.last_run(key, put)):
+                    key, target = last
+                    put, relation = target, None
                 return self.in_words(key, target, put, relation), target, relation
         return None, None, None
+
+    def last_run(self, key, put):
+        """(key, target) of the last run of its loop, if that alone is enough, or None.
+
+        Of a sum of what the items of a list give, nothing proves what earlier runs hold.
+        """
+        record = self.matches.record
+        if not record.locals[put.local].is_item:
+            return None
+        turn = max(k.turn for k in self.matches.values if k.binding is key.binding)
+        due = record.versions(record.locals[put.local])[put.skipped + turn :]
+        if turn == key.turn or not due:
+            return None
+        number = next(j for j, local in enumerate(record.locals) if local is due[0])
+        last = key._replace(turn=turn), replace(put, local=number, skipped=None)
+        return last if self.proved(*last) else None
 
     def told_before(self, key, last):
         """The `FirstWrong` of a local that goes into one that should be `last`."""
@@ -138,6 +157,8 @@ class Search:
         if not in_a_loop or name is None or target.uses or target.value:
             return target
         local = record.locals[target.local]
+        if local.is_item and key.binding.fills:  # a sum, which is of one item
+            return target
         of_name = record.versions(local)
         skipped = next(k for k, x in enumerate(of_name) if x is local) - key.turn
         return replace(target, skipped=skipped) if skipped >= 0 else target
