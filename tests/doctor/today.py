@@ -3718,3 +3718,27 @@ class Series(Function):
         for k in range(1, len(coef)):
             d_t += k * second[k - 1] * d_basis[..., k]
         return d_t * (1 - t**2), (g[..., None] * basis).sum((0, 1))
+
+
+@case("derivative-wrong", f64((4,), (4,)), first="wrong here, or in the loop in line")
+class OneRunLess(Function):
+    """The loop leaves the first run out; each of its lines is right."""
+
+    @staticmethod
+    def forward(ctx, x, k):
+        kept = []
+        for _ in range(3):
+            kept.append(x)
+            x = x + k * x.sin()
+        ctx.save_for_backward(k, *kept)
+        return 1 * x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        k, *kept = ctx.saved_tensors
+        d_k = torch.zeros_like(k)
+        for x in reversed(kept[len(k) // 3 :]):
+            d_k = d_k + g * x.sin()
+            g = g + g * k * x.cos()
+        return g, d_k

@@ -85,8 +85,7 @@ class Candidates:
                 if self.matches.holds(key, replace(target, uses=uses)):
                     lost = [k for k in local.parts if k not in uses]
                     due = [k for k in lost if not self.adds(key, local.uses[k][1])]
-                    uses = self.sentences.through(local, due or lost)
-                    return PART, {"uses": uses}
+                    return PART, self.sentences.missing(local, due or lost)
         return None
 
     def is_term(self, key, local):
@@ -122,8 +121,7 @@ class Candidates:
                     return None
                 self.paths += 1
                 if matches.holds(key, replace(target, lost=(j, k))):
-                    uses = self.sentences.through(local, [k], whole=False)
-                    return PART, {"uses": uses}
+                    return PART, self.sentences.missing(local, [k], whole=False)
         return None
 
     # --- a multiple of it -------------------------------------------------------------

@@ -61,7 +61,8 @@ class Sentences:
         local = self.record.locals[target.local]
         if target.uses is not None:
             relation = SHARE, {"uses": self.through(local, target.uses)}
-        suspects = self.suspects(key, with_loops=not relation)
+        with_loops = not relation or relation[1].get("by_a_loop")
+        suspects = self.suspects(key, with_loops)
         # In a loop, what is right for its run may be wrong for the next; and what is
         # filled may be wrong in a part that another line has filled.
         more_lines = self.matches.turns(key) > 1 or key.binding.fills
@@ -82,10 +83,10 @@ class Sentences:
             more = self.matches.suspects_of(k)
             going += [j for j in more if j.binding not in named]
         going = [k for k in self.matches.values if k in going]
-        own = () if key.binding.fills else key.binding.loops
-        loops = [
-            x for k in going for x in k.binding.loops if with_loops and x not in own
-        ]
+        own = key.binding.loops
+        near = [*going, *self.matches.going_into(key)]
+        loops = [x for k in near for x in k.binding.loops if x not in own]
+        loops += own if key.binding.fills else ()
         # A list as a whole.
         whole = (
             k._replace(item=None) if k.binding.fills else k
@@ -95,7 +96,8 @@ class Sentences:
         called = [code.fn.__name__ for code in self.chain.backward.codes[1:]]
         called = names_in(key.binding.node).intersection(called)
         said = [*map(self.here, whole), *(f"`{x}`" for x in called)]
-        return [*dict.fromkeys([*said, *(_(LOOP, line=line) for line in loops)])]
+        said += [_(LOOP, line=line) for line in loops if with_loops]
+        return [*dict.fromkeys(said)]
 
     def here(self, key):
         """A local of backward."""
@@ -116,6 +118,12 @@ class Sentences:
             of = self.chain.forward.codes[0].fn.__qualname__.rpartition(">.")[2]
             return _(OF_REFERENCE, function=of, name=local.name, line=local.line)
         return _(OF_FORWARD, name=local.name, line=local.line)
+
+    def missing(self, local, uses, whole=True):
+        """What fills the gaps of PART; by_a_loop: has a loop of forward made these uses?"""
+        nodes = (local.uses[k][0] for k in uses)
+        by_a_loop = any(self.record.bindings[n].loops for n in nodes if n)
+        return {"uses": self.through(local, uses, whole), "by_a_loop": by_a_loop}
 
     # --- uses -------------------------------------------------------------------------
 
