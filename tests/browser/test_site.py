@@ -300,7 +300,7 @@ def test_the_front_page_leads_somewhere(page, site, folder, name):
         assert pages[target].ok, link
         text = unescape(pages[target].text())
         assert not anchor or f'id="{unquote(anchor)}"' in text, link
-    assert "jupyter lab" in page.locator(".install pre").first.inner_text()
+    assert "jupyter lab" in page.locator(".commands pre").first.inner_text()
 
 
 @each_front
