@@ -3350,6 +3350,7 @@ cases.slips(
             "pass",
             "gradient-wrong gradient-zero",
             "`grads[1]` (line 17) holds only a part",
+            "what backward returns for `middle` is wrong, too",
         ),
         (
             "grads[above] = grads[above] + mix * pooled",
@@ -3742,3 +3743,49 @@ class OneRunLess(Function):
             d_k = d_k + g * x.sin()
             g = g + g * k * x.cos()
         return g, d_k
+
+
+@case(
+    "gradient-wrong",
+    lambda: (*draw((4, 2)), *torch.tensor([[-0.4, -0.5], [0.6, 0.7]]).double()),
+    first="what comes through line",
+)
+class Normalized(Function):
+    """Where the signs are others, the range is empty, and what is right here is wrong."""
+
+    @staticmethod
+    def forward(ctx, x, low, high):
+        width = high - low
+        q = (torch.minimum(torch.maximum(x, low), high) - low) / width
+        ctx.save_for_backward(x, low, high, q)
+        return 2 * q - 1
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, low, high, q = ctx.saved_tensors
+        d_q = 2 * g / (high - low)
+        below, above = x < low, x > high
+        d_x = d_q * (~below & ~above)
+        d_width = -(d_q * q).sum(0)
+        d_high = (d_q * above).sum(0) + d_width
+        d_low = (d_q * below).sum(0) - d_q.sum(0)  # less what comes through the width
+        return d_x, d_low, d_high
+
+
+@case("scaled negated", f64((3,), (3,), (3,), (3,)), "TwoSlips: 2 errors", line="of `2 * g`")
+class TwoSlips(Function):
+    """Each is the cause of two wrong gradients."""
+
+    @staticmethod
+    def forward(ctx, a, b, c, d):
+        ctx.save_for_backward(a, b, c, d)
+        return (a * b).sin() + (c * d).exp()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        a, b, c, d = ctx.saved_tensors
+        d_ab = 2 * g * (a * b).cos()
+        d_cd = -g * (c * d).exp()
+        return d_ab * b, d_ab * a, d_cd * d, d_cd * c

@@ -78,7 +78,7 @@ class Matches:
     # --- what a local holds -----------------------------------------------------------
 
     def holds(self, key, target):
-        """Does this local hold it, at both draws?"""
+        """Does this local hold it, at both draws, and elsewhere?"""
         pairs = ((values[key], record) for values, record in self.draws)
         if not all(alike(value, target.of(record, value)) for value, record in pairs):
             return False
