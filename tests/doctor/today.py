@@ -3773,7 +3773,12 @@ class Normalized(Function):
         return d_x, d_low, d_high
 
 
-@case("scaled negated", f64((3,), (3,), (3,), (3,)), "TwoSlips: 2 errors", line="of `2 * g`")
+@case(
+    "scaled negated",
+    f64((3,), (3,), (3,), (3,)),
+    "TwoSlips: 2 errors",
+    line="of `2 * g`",
+)
 class TwoSlips(Function):
     """Each is the cause of two wrong gradients."""
 
