@@ -64,7 +64,7 @@ WORDS = {
         "drawn": "The slope of log(1 + exp(x)) from -20 to 120: autograd's ends at 88.7, ours goes "
         "on at 1",
         "write": "Repair the last line",
-        "on_paper": "It is what autograd computes for log(1 + exp(x)): right on paper, and nan "
+        "on_paper": "The line is what autograd computes for log(1 + exp(x)): right on paper, nan "
         "at x = 100. Write it so that it is right for every x. PyTorch's own is `softplus`.",
         "hint": "Change the line, and check it.",
         "reset": "Reset",
@@ -82,8 +82,8 @@ WORDS = {
         "narrow": "Right at the inputs that were tried in float64. In float32, it is {value} at "
         "x = {x}.",
         "single": "Right in float32, to its rounding. In float64, {said}",
-        "own": "Why a backward at all, if this forward does not overflow? Its slope by autograd "
-        "is 0 at x = 0, since torch 2.14, and 1/2 is right.",
+        "own": "Why a backward at all, if this forward does not overflow? Since torch 2.14, "
+        "autograd says that its slope at x = 0 is 0, where 1/2 is right.",
         "repaired": "Chapter 00 shows why.",
         "proof": [("check", "A gradient doctor", "names what is wrong with a gradient, and often "
                    "the line."),
@@ -120,7 +120,7 @@ WORDS = {
         "built": "First the files: unpack",
         "without_gpu": "In that folder, on Linux without a GPU, begin with these lines. They "
         "download 0.7 GB in place of 2.9 GB:",
-        "then": "Then, and everywhere else at once, with Python 3.11 to 3.14:",
+        "then": "After that, or right away on any other machine, with Python 3.11 to 3.14:",
         "colab": "Without installing: open chapter 00 in",
         "colab_first": "and run this in a cell of its own first:",
         "more": "All commands, what they download, and how to teach with the course: the README",

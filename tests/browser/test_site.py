@@ -257,6 +257,18 @@ def test_the_field_above_an_index_looks_it_up(page, site, folder):
     page.wait_for_url(f"{site}{folder}/04_exp.html#*")
 
 
+def test_the_contents_follow_the_reader(page, site):
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(f"{site}notebooks/11_when_gradients_lie.html")
+    links = page.locator(".page-toc a")
+    for at in 0.3, 0.9, 0.5:
+        page.evaluate("at => scrollTo(0, at * document.body.scrollHeight)", at)
+        here = page.locator(".page-toc a[aria-current=true]")
+        expect(here).to_have_count(1)
+        expect(here).to_be_in_viewport()
+    assert links.first.get_attribute("aria-current") is None
+
+
 def test_a_file_of_python_is_a_page_to_read(page, site):
     page.goto(f"{site}_static/course/helpers/ops/softplus.py.html")
     expect(page.locator("pre")).to_contain_text("dL/dy · s(x)")
@@ -417,8 +429,10 @@ def test_the_front_page_is_alive(page, site, folder, name):
     page.keyboard.press("ArrowUp")
     expect(page.locator("#look-up")).to_be_focused()
     page.locator("#look-up").fill("龘")
-    expect(page.locator(".look-up .none")).to_be_visible()
+    page.locator(".look-up .none button").click()  # the search, with the same words
+    expect(page.locator("#pst-search-dialog input")).to_have_value("龘")
     page.keyboard.press("Escape")
+    page.locator("#look-up").press("Escape")
     expect(page.locator(".look-up .results")).to_be_hidden()
     page.locator(".through button").first.click()
     assert page.locator(".map li:not(.aside)").count() == 3
