@@ -60,12 +60,17 @@ WRONG = [  # what people write; the first stands in the field
     "s + gate * s * (1 - s)",
 ]
 RIGHT = "d_act * (s + gate * s * (1 - s))"
+# What a line forgets, where that is one of the two paths.
+FORGOTTEN = {"d_act * s": "sigmoid", "d_act * gate * s * (1 - s)": "factor"}
 FURTHER = re.compile(r"\n(?: {4}| {8})(?=\S)")  # how a report's line goes on
 SAID = {
     "notebooks": {
         "what": "`d_gate`",
-        "right": "Right at the numbers that were tried.",
+        "right": "Right at the numbers that were tried: both paths of `gate` are there.",
         "why": "See the doctor's report.",
+        "missing": "`gate` stands in `act` twice: what comes through {path} is missing.",
+        "factor": "the factor `gate`",
+        "sigmoid": "`sigmoid(gate)`",
         "other": "Only common lines have their report here; lines 16 and 17 print it for any line."
         " The report on the first one:",
         "examined": "The doctor, at inputs of its own, on",
@@ -74,8 +79,11 @@ SAID = {
     },
     "zh": {
         "what": "`d_gate` ",
-        "right": "在试过的数上都正确。",
+        "right": "在试过的数上都正确：`gate` 的两条路径都算进去了。",
         "why": "请看梯度医生的报告。",
+        "missing": "`act` 里有两个 `gate`：经过{path}的那部分梯度还没有算进去。",
+        "factor": "因子 `gate` ",
+        "sigmoid": " `sigmoid(gate)` ",
         "other": "这里只存有常见写法的报告，其他写法的报告可以用第 16、17 行打印。"
         "下面是最初那一行的报告：",
         "examined": "梯度医生用自己的输入检查",
@@ -123,13 +131,18 @@ def gate_attempt(folder):
     """What the page needs to judge a line, as `attempts.data_of_drill` gives it."""
     names = ["d_act", "s", "gate", "up", "grad_output"]
     said = SAID[folder]
+
+    def why(line):
+        forgotten = FORGOTTEN.get(line)
+        return said["missing"].format(path=said[forgotten]) if forgotten else said["why"]
+
     with speaking(folder):
         return {
             "number": "",
             "what": said["what"],
             "names": names,
             "cases": [_case(1), _case(5), _case(9, times=20)],
-            "wrong": [{"line": w, "names": names, "why": said["why"]} for w in WRONG],
+            "wrong": [{"line": w, "names": names, "why": why(w)} for w in WRONG],
             "absent": {"act": said["act"]},
             "shown": ["gate", "up", "grad_output"],
             "arriving": ["d_act", "grad_output"],

@@ -286,7 +286,10 @@ def test_the_gate_marks_lines():
     ]
     for folder, said in OF_GATE.items():
         pages = said_by_a_page([("gate", line) for line in OF_DOCTOR], folder)
-        assert all(page[0] == "✗" and page.endswith(said["why"]) for page in pages)
+        through_sigmoid, through_factor, *others = pages
+        assert all(page[0] == "✗" for page in pages)
+        assert "sigmoid(gate)" in through_sigmoid and said["factor"] in through_factor
+        assert all(page.endswith(said["why"]) for page in others)
         pages = said_by_a_page([("gate", line) for line in right], folder)
         assert pages == [f"✓ {said['right']}"] * 3
     # One of the table in other words, and others.
@@ -296,7 +299,8 @@ def test_the_gate_marks_lines():
     assert [page for page in pages if "each term needs that factor" in page] == [apart]
     assert "not saved it" in absent
     why = OF_GATE["notebooks"]["why"]
-    assert why in stored and other[0] == "✗" and why not in other
+    missing = "what comes through `sigmoid(gate)` is missing"
+    assert missing in stored and other[0] == "✗" and why not in other
     assert " at gate = 0.6213, up = -1.205, grad_output = -0.6137, but" in other
 
 
