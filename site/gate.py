@@ -133,8 +133,9 @@ def gate_attempt(folder):
     said = SAID[folder]
 
     def why(line):
-        forgotten = FORGOTTEN.get(line)
-        return said["missing"].format(path=said[forgotten]) if forgotten else said["why"]
+        if path := FORGOTTEN.get(line):
+            return said["missing"].format(path=said[path])
+        return said["why"]
 
     with speaking(folder):
         return {
