@@ -60,17 +60,18 @@ WRONG = [  # what people write; the first stands in the field
     "s + gate * s * (1 - s)",
 ]
 RIGHT = "d_act * (s + gate * s * (1 - s))"
-# What a line forgets, where that is one of the two paths.
-FORGOTTEN = {"d_act * s": "sigmoid", "d_act * gate * s * (1 - s)": "factor"}
 FURTHER = re.compile(r"\n(?: {4}| {8})(?=\S)")  # how a report's line goes on
 SAID = {
     "notebooks": {
         "what": "`d_gate`",
-        "right": "Right at the numbers that were tried: both paths of `gate` are there.",
+        "right": "Right at the numbers that were tried: both uses of `gate` count.",
         "why": "See the doctor's report.",
-        "missing": "`gate` stands in `act` twice: what comes through {path} is missing.",
-        "factor": "the factor `gate`",
-        "sigmoid": "`sigmoid(gate)`",
+        "forgets": {
+            "d_act * s": "`gate` stands in `act` twice: what comes through `sigmoid(gate)` is "
+            "missing.",
+            "d_act * gate * s * (1 - s)": "`gate` stands in `act` twice: what comes through the "
+            "factor `gate` is missing.",
+        },
         "other": "Only common lines have their report here; lines 16 and 17 print it for any line."
         " The report on the first one:",
         "examined": "The doctor, at inputs of its own, on",
@@ -79,11 +80,13 @@ SAID = {
     },
     "zh": {
         "what": "`d_gate` ",
-        "right": "在试过的数上都正确：`gate` 的两条路径都算进去了。",
+        "right": "在试过的数上都正确：两处 `gate` 都算进去了。",
         "why": "请看梯度医生的报告。",
-        "missing": "`act` 里有两个 `gate`：经过{path}的那部分梯度还没有算进去。",
-        "factor": "因子 `gate` ",
-        "sigmoid": " `sigmoid(gate)` ",
+        "forgets": {
+            "d_act * s": "`act` 里有两处 `gate`：经过 `sigmoid(gate)` 的那部分梯度还没有算进去。",
+            "d_act * gate * s * (1 - s)": "`act` 里有两处 `gate`：经过因子 `gate` "
+            "的那部分梯度还没有算进去。",
+        },
         "other": "这里只存有常见写法的报告，其他写法的报告可以用第 16、17 行打印。"
         "下面是最初那一行的报告：",
         "examined": "梯度医生用自己的输入检查",
@@ -131,19 +134,16 @@ def gate_attempt(folder):
     """What the page needs to judge a line, as `attempts.data_of_drill` gives it."""
     names = ["d_act", "s", "gate", "up", "grad_output"]
     said = SAID[folder]
-
-    def why(line):
-        if path := FORGOTTEN.get(line):
-            return said["missing"].format(path=said[path])
-        return said["why"]
-
     with speaking(folder):
         return {
             "number": "",
             "what": said["what"],
             "names": names,
             "cases": [_case(1), _case(5), _case(9, times=20)],
-            "wrong": [{"line": w, "names": names, "why": why(w)} for w in WRONG],
+            "wrong": [
+                {"line": w, "names": names, "why": said["forgets"].get(w, said["why"])}
+                for w in WRONG
+            ],
             "absent": {"act": said["act"]},
             "shown": ["gate", "up", "grad_output"],
             "arriving": ["d_act", "grad_output"],

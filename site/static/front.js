@@ -54,7 +54,7 @@ const setUpSlope = front => {
     // the slider goes where the line is seen failing, or where only a right one goes on
     slider.value = wrong.length ? wrong.reduce((near, x) => away(x) < away(near) ? x : near) : slopes ? 100 : slider.value;
     const at = Number(/x = (-?[\d.]+)/.exec(mark === "✗" ? said : "")?.[1] ?? NaN); // or where the sentence looks
-    if (wrong.includes(Math.round(2 * at) / 2)) slider.value = at;
+    if (wrong.includes(Math.round(at))) slider.value = at;
     show();
     if (!slopes) return null;
     const near = (some, right) => some?.every((y, n) => Math.abs(y - right[n]) <= 1e-6 * Math.abs(right[n]));

@@ -53,7 +53,13 @@ def chinese(monkeypatch):
 def test_a_first_wrong_line(chinese):
     gaps = {"name": "g", "line": 7, "run": 1, "runs": 2, "operation": "mul"}
     gaps |= {"text": "y = g * x"}
-    for text in sentences.PART, sentences.MULTIPLE, sentences.GRADIENT, sentences.SHARE, sentences.VALUE:
+    for text in (
+        sentences.PART,
+        sentences.MULTIPLE,
+        sentences.GRADIENT,
+        sentences.SHARE,
+        sentences.VALUE,
+    ):
         for places in itertools.product(*HERE_THERE_USES):
             here, there, uses = (_(place, **gaps) for place in places)
             places = {"here": here, "there": there, "uses": uses}
