@@ -179,5 +179,9 @@ def test_an_operation_is_named_as_it_is_written():
         "x @ w.T + x": (x + x).grad_fn,
         "x.T @ w": x.T.grad_fn,
         "einsum('ij,jkl->ikl', x, w)": torch.einsum("ij,jkl->ikl", x, w).grad_fn,
+        "x.square().mean(0)": x.square().grad_fn,
+        "x / x.norm()": x.norm().grad_fn,
     }
-    assert [*map(written, named.values(), named)] == ["add", "T", "einsum"]
+    assert [*map(written, named.values(), named)] == (
+        ["add", "T", "einsum", "square", "norm"]
+    )

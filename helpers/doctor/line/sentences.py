@@ -199,6 +199,7 @@ def source_of(binding, node):
 
 
 TURNS = "t", "transpose", "permute"
+ALIASES = {"pow": ["square"], "clamp": ["clip"]}
 OF_EINSUM = *TURNS, "mul", "mm", "bmm", "sum", "squeeze", "unsqueeze", "view", "reshape"
 
 
@@ -207,7 +208,8 @@ def written(node, text):
     name = re.sub(r"Backward\d*$", "", node.name())
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
     turns = ("transpose", "mT", "T") if name in TURNS else ()
-    called = (name, *turns, *(["einsum"] if name in OF_EINSUM else []))
+    others = *turns, *ALIASES.get(name, ()), *(["einsum"] if name in OF_EINSUM else [])
+    called = (name, *others, *name.split("_"))  # `norm` is linalg_vector_norm
     return next((x for x in called if re.search(rf"\b{x}\b", text)), name)
 
 
