@@ -2558,7 +2558,12 @@ class RelativePositions(Function):
         return d_q, g.mT @ q, g[:, :, None] * q[:, None]
 
 
-@case("gradient-wrong", f64((6, 40), (6, 40)), first="or in `share` (line")
+@case(
+    "gradient-wrong",
+    f64((6, 40), (6, 40)),
+    "look at: what is said of `x` first",
+    first="or in `share` (line",
+)
 class Recomputed(Function):
     """What is computed anew in backward is no constant, though one point is looked at."""
 

@@ -29,6 +29,7 @@ REFERENCE_DIFFERS = error(
     look="forward, or the reference",
 )
 DIFFERS = N_("the reference computes something else")
+FIRST = N_("what is said of {x} first; then examine again, for this may only follow")
 NOT_NEARBY = N_("near the given point, forward raises or is not finite")
 
 
@@ -68,8 +69,14 @@ def derivative_of_forward(exam):
         yield ESTIMATOR(which=quoted(inputs))
         return
     found = as_meant(found)
-    for (i, o), (one, others) in told_once(found).items():
-        yield finding_of(exam, i, o, one, found, others)
+    # Of what has a line, the rest may follow.
+    told = sorted(told_once(found).items(), key=lambda item: not item[1][0].has_line)
+    known = next((one.input for _io, (one, _of) in told if one.has_line), None)
+    for (i, o), (one, others) in told:
+        finding = finding_of(exam, i, o, one, found, others)
+        if known and not one.has_line and one.words.get("nameless"):
+            finding = replace(finding, remedy=_(FIRST, x=quoted([known])))
+        yield finding
 
 
 def other_outputs(exam):

@@ -46,6 +46,10 @@ class Diagnosis:
     first_wrong: object = None
 
     @property
+    def has_line(self):
+        return bool(self.change or self.first_wrong)
+
+    @property
     def said(self):
         """What must be the same for all outputs, if it is to be said once."""
         change = self.change and self.change.change
