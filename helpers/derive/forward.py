@@ -9,6 +9,7 @@ import re
 
 from .backward import Backward
 from .rules import (
+    CLAMPS,
     ELEMENTWISE,
     SCALAR,
     WHOLE,
@@ -18,7 +19,7 @@ from .rules import (
     reduction,
 )
 
-OWN_TRANSPOSE = {*ELEMENTWISE, "pow", "leaky_relu", "clamp", "softmax"}
+OWN_TRANSPOSE = {*ELEMENTWISE, *CLAMPS, "pow", "leaky_relu", "softmax"}
 SUMS = SCALAR - {"sum", "mean"}
 
 

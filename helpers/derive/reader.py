@@ -11,6 +11,7 @@ import operator
 import torch
 from torch.overrides import resolve_name
 
+from .composites import COMPOSITES
 from .rules import Refused
 from .source import definition
 from .tape import Known, Node, Shape, Tape, constant, flat, literal, plain, text
@@ -48,7 +49,8 @@ def read(function, arguments, at_zero):
     """The tape of `function` with `arguments`: tensors and Python values, by name."""
     tree = definition(function)[0]
     tape = Tape(function, tree, at_zero)
-    reader = Reader(tape, {n: tape.argument(n, v) for n, v in arguments.items()})
+    given = {n: tape.argument(n, v) for n, v in arguments.items()}
+    reader = Reader(tape, given, tape.globals)
     try:
         result = reader.run(tree.body)
     except Refused:
@@ -62,8 +64,8 @@ def read(function, arguments, at_zero):
 class Reader:
     """`locals` has the function's variables: Nodes, Knowns, and tuples and lists of them."""
 
-    def __init__(self, tape, arguments):
-        self.tape, self.locals = tape, dict(arguments)
+    def __init__(self, tape, arguments, scope):
+        self.tape, self.locals, self.globals = tape, dict(arguments), scope
 
     def refuse(self, name):
         self.tape.unknown(name)
@@ -200,9 +202,9 @@ class Reader:
     def visit_name(self, tree):
         if tree.id in self.locals:
             return self.locals[tree.id]
-        if tree.id not in self.tape.globals:
+        if tree.id not in self.globals:
             return getattr(builtins, tree.id)
-        value = self.tape.globals[tree.id]
+        value = self.globals[tree.id]
         if type(value) is float:
             return Known(value, tree.id)
         return constant(value) if isinstance(value, (bool, int, str)) else value
@@ -217,6 +219,8 @@ class Reader:
             return self.step(name, lambda x: getattr(x, name), of)
         if isinstance(of, Node) and name in ("shape", "ndim", "dtype", "device"):
             return self.tape.attribute(of, name)
+        if isinstance(of, tuple) and name in ("values", "indices"):  # of max and min
+            return of[name == "indices"]
         if isinstance(of, Known) and isinstance(of.value, torch.finfo):
             return Known(getattr(of.value, name), f"{of.text}.{name}")
         return self.refuse(name)
@@ -224,7 +228,9 @@ class Reader:
     def visit_subscript(self, tree):
         of, index = self.visit(tree.value), self.visit(tree.slice)
         if isinstance(of, Node):
-            return self.step("__getitem__", operator.getitem, of, index)
+            for one in one_by_one(index):
+                of = self.step("__getitem__", operator.getitem, of, one)
+            return of
         if not isinstance(of, SEQUENCES):
             self.unknown(tree)
         if isinstance(of, Shape):
@@ -342,13 +348,35 @@ class Reader:
         own = getattr(self, f"call_{name}", None)
         if own and function is getattr(builtins, name, None) and not named:
             return own(*given)
+        composite = self.composite(name, given, named)
+        if composite and (composite is function or resolve_name(function)):
+            return self.inlined(composite, given, named)
         called = (resolve_name(function) or self.refuse(name)).replace("spmm", "mm")
         return self.tape.step(called, function, given, named)
+
+    def composite(self, name, given, named):
+        """Is it of several steps? `max` and `min` of two tensors are not."""
+        more = [*given[1:], *named.values()]
+        of_two = any(isinstance(value, Node) for value in more)
+        return None if of_two and name in ("max", "min") else COMPOSITES.get(name)
+
+    def inlined(self, function, given, named):
+        """What a plain function returns, read as if it stood in this line."""
+        bound = inspect.signature(function).bind(*given, **named)
+        defaults = inspect.signature(function).parameters.items()
+        values = {n: constant(p.default) for n, p in defaults} | bound.arguments
+        body = ast.parse(inspect.getsource(function)).body[0].body
+        for tree in body:
+            for part in ast.walk(tree):
+                part.lineno = self.tape.line
+        return Reader(self.tape, values, function.__globals__).run(body)
 
     def method(self, of, name, given, named):
         if isinstance(of, Node) and name in ("dim", "size", "numel"):
             return self.tape.attribute(of, name, *given, *named.values())
         if isinstance(of, Node):
+            if composite := self.composite(name, [of, *given], named):
+                return self.inlined(composite, [of, *given], named)
             function = getattr(torch.Tensor, name)
             return self.tape.step(f"torch.Tensor.{name}", function, (of, *given), named)
         if isinstance(of, list) and name == "append":
@@ -409,3 +437,22 @@ class Reader:
 
     def call_tuple(self, values):
         return (*self.items(values),)
+
+
+def one_by_one(index):
+    """The same as indices that do one thing each, the last first; those of tensors as they are."""
+    parts = index if isinstance(index, tuple) else (index,)
+    plain_parts = [
+        part if isinstance(part, slice) else plain(part, str) for part in parts
+    ]
+    acts = [k for k, part in enumerate(plain_parts) if part not in (..., slice(None))]
+    if len(acts) < 2 or any(isinstance(part, Node) for part in parts):
+        return [index]
+    middle, found = (plain_parts.index(...) if ... in plain_parts else len(parts)), []
+    for k in reversed(acts):
+        before = (slice(None),) * sum(part is not None for part in plain_parts[:k])
+        after = (slice(None),) * sum(
+            type(part) is not int for part in plain_parts[k + 1 :]
+        )
+        found.append((*before, parts[k]) if k < middle else (..., parts[k], *after))
+    return found

@@ -115,8 +115,9 @@ WHOLE = table("""
 
 # Without a gradient. What draws random numbers, or reads a tensor's numbers, is nowhere.
 CONSTANT = set(
-    "arange detach eq eye full full_like ge gt le linspace logical_and logical_not "
-    "logical_or lt ne ones ones_like to zeros zeros_like and or xor invert".split()
+    "arange argmax argmin argsort detach eq eye full full_like ge gt le linspace "
+    "logical_and logical_not logical_or lt ne new_full new_ones new_zeros ones ones_like "
+    "tensor to zeros zeros_like and or xor invert".split()
 )
 
 OTHERS = {}
@@ -224,9 +225,18 @@ def leaky_relu(node, g, tape):
     return [(a, f"torch.where({a} > 0, {g}, {g} * {tape.text(slope)})")]
 
 
-@rule("clamp")
+CLAMPS = {
+    "clamp": ("min", "max"),
+    "clamp_max": ("max",),
+    "clamp_min": ("min",),
+    "clip": ("min", "max"),
+}
+
+
+@rule(*CLAMPS)
 def clamp(node, g, tape):
-    a, bounds = node.args[0], options(node, min=None, max=None).values()
+    a, given = node.args[0], options(node, **dict.fromkeys(CLAMPS[node.op]))
+    bounds = given.get("min"), given.get("max")
     if any(isinstance(bound, type(node)) for bound in bounds):
         raise Refused("`clamp` with tensors as bounds: use maximum and minimum")
     edge = torch.zeros(1, requires_grad=True)
@@ -286,13 +296,9 @@ def einsum(node, g, tape):
     for i, operand in enumerate(operands):
         letters = [output, *inputs[:i], *inputs[i + 1 :]]
         others = ", ".join(map(str, [g, *operands[:i], *operands[i + 1 :]]))
+        own = inputs[i].replace("...", "")
         alone = set(inputs[i]) - set("".join(letters))
-        if (
-            not arrow
-            or "." in equation
-            or alone
-            or len(set(inputs[i])) < len(inputs[i])
-        ):
+        if not arrow or alone or len(set(own)) < len(own):
             raise Refused(
                 f"`einsum` of {equation}: no -> or diagonal, or a sum of one operand"
             )
@@ -357,6 +363,25 @@ def scattered(node, g, tape):
     return [(a, g), (source, f"{g}.gather({dim}, {index})")]
 
 
+@rule("pad")
+def pad(node, g, tape):
+    given = options(node, pad=None, mode="constant", value=None)
+    if tape.plain(given["mode"]) != "constant" or tape.plain(given["value"]):
+        raise Refused("`pad` with other than zeros")
+    back = tuple(-width for width in given["pad"])
+    return [(node.args[0], f"F.pad({g}, {tape.text(back)})")]
+
+
+@rule("cross")
+def cross(node, g, tape):
+    a, (b, dim) = node.args[0], options(node, other=None, dim=None).values()
+    if dim is None and "linalg" not in node.source:
+        raise Refused("`cross` without dim=")
+    dim = -1 if dim is None else tape.text(dim)
+    product = "torch.linalg.cross({}, {}, dim={})".format
+    return [(a, product(b, g, dim)), (b, product(g, a, dim))]
+
+
 @rule("roll")
 def roll(node, g, tape):
     shifts, dims = options(node, shifts=None, dims=None).values()
@@ -370,12 +395,15 @@ def getitem(node, g, tape):
     index = index if isinstance(index, tuple) else (index,)
     tensors = [i for i in index if isinstance(i, type(node))]
     zeros = f"torch.zeros_like({a})"
-    if tensors:
-        if len(tensors) < len(index) or any(
-            i.value.dtype.is_floating_point for i in tensors
-        ):
-            raise Refused("an index of tensors and of something else: index twice")
+    if tensors and len(tensors) == len(index):
         return [(a, f"{zeros}.index_put({tape.text(index)}, {g}, accumulate=True)")]
+    if tensors:
+        at, dim = tensors[0], index.index(tensors[0])
+        if [i for i in index if i != slice(None)] != [at] or not at.shape:
+            raise Refused("an index of tensors and of something else: index twice")
+        rows = f"{g}.flatten({dim}, {dim + len(at.shape) - 1})"
+        places = f"{at}.flatten() % {tape.size(a, dim)}"  # which may be negative
+        return [(a, f"{zeros}.index_add({dim}, {places}, {rows})")]
     taken = [
         k for k, i in enumerate(index) if i is not ... and i not in (None, slice(None))
     ]
@@ -422,6 +450,6 @@ def convolution(node, g, tape):
 
 KNOWN = CONSTANT.union(ELEMENTWISE, REDUCTIONS, WHOLE, OTHERS)
 # Whose formula is right where g is smaller than the result, and broadcasts.
-BROADCASTS = {"pow", "leaky_relu", "clamp", "expand", *ELEMENTWISE}
+BROADCASTS = {"pow", "leaky_relu", "expand", *CLAMPS, *ELEMENTWISE}
 # Where it is also right for one number.
 SCALAR = {*REDUCTIONS} - {"cumsum", "log_softmax", "softmax"}

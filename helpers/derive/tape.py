@@ -40,6 +40,7 @@ INSTEAD = {
     "import": ", write it above",
     "from": ", write it above",
 }
+LINALG = "cross", "vector_norm"
 STRIDES = set("chunk conv1d conv2d".split())  # and slices
 LARGEST = 1024  # of the sizes that are tried, and of what they have to go beyond
 DECIDES = "a tensor's numbers decide a shape or a Python value"
@@ -263,7 +264,7 @@ class Tape:
         if isinstance(value, Known) and "(" in value.text:
             made = Node(self, "number", value.text, value.value)
             value = dataclasses.replace(value, text=str(made))
-        if isinstance(made, Node) and not made.name:
+        if isinstance(made, Node) and not made.name and name != "_":
             made.name = name
         return value
 
@@ -277,7 +278,7 @@ class Tape:
         )
         if in_place or name.endswith("_") and name[0] != "_":
             self.refuse(f"`{name}` changes a tensor in place")
-        if op not in KNOWN or home == "torch.linalg" and op != "vector_norm":
+        if op not in KNOWN or home == "torch.linalg" and op not in LINALG:
             self.unknown(op)
         given, named = unwrapped(given), {k: unwrapped(v) for k, v in named.items()}
         if "input" in named and "condition" not in named:

@@ -46,6 +46,48 @@ def linear_steps(x, w, bias):
     return whole, scores.log_softmax(-1).amax(-1), scores.var(-1, correction=0)
 
 
+@shapes((4, 6), (3, 6))
+def cosines(x, y):
+    one, other = F.normalize(x, dim=-1), F.normalize(y, p=2.0)
+    return torch.einsum("...d,jd->...j", one, other)
+
+
+@shapes((4, 6), (4, 6))
+def losses(x, y):
+    each = F.binary_cross_entropy_with_logits(x, y, reduction="none")
+    return each, F.mse_loss(x, y), F.mse_loss(x, y, reduction="sum")
+
+
+@shapes((4, 6))
+def extremes(x):
+    values, places = (x * x).sin().max(-1)
+    least = x.min(0, keepdim=True).values
+    return (x - x.max()) * least, values * places
+
+
+@shapes((5, 3), (5, 3))
+def turned(x, y):
+    return torch.cross(x, y, dim=1).exp() + torch.linalg.cross(y, x)
+
+
+@shapes((4, 6))
+def within(x):
+    return x.clamp_min(0.8) * x.clamp_max(1.2) + x.clip(0.9, 1.1)
+
+
+@shapes((4, 6))
+def at_its_edges(x):
+    return F.pad(x.exp(), (1, 2, 0, 3)) + F.pad(x, (2, 1, 3, 0)).square()
+
+
+@shapes((4, 6), (6,))
+def in_order(x, y):
+    order = torch.argsort(y, descending=True)
+    _, last = (x * y).split([x.shape[-1] - 1, 1], -1)
+    weights = torch.tensor([1.0, 3.0], dtype=x.dtype).sum() + y.new_zeros(2).sum()
+    return (x[:, order].exp() * y)[1, None, :, None] * weights, last
+
+
 @shapes((2, 3, 6), (4, 3, 3), (4,))
 def smoothed(x, w, bias):
     return F.conv1d(x, w, bias, padding=1).sin()
@@ -275,6 +317,33 @@ def test_it_reads_well_and_is_right_or_refuses_elsewhere(function, shapes, texts
             )
         right += 1
     assert right >= 2
+
+
+def gated_norms(x, weight, bias):
+    first = F.layer_norm(x, weight.shape, weight, bias)
+    second = F.rms_norm(F.glu(first), (x.shape[-1] // 2,), None, 1e-6)
+    return second * torch.outer(second[:, 0], weight).sum()
+
+
+def gated_norms_written_out(x, weight, bias):
+    centered = x - x.mean(-1, keepdim=True)
+    normal = centered / (centered.var(-1, keepdim=True, correction=0) + 1e-5).sqrt()
+    value, gate = (normal * weight + bias).chunk(2, -1)
+    gated = value * gate.sigmoid()
+    second = gated / (gated.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()
+    return second * (second[:, :1] * weight).sum()
+
+
+def test_what_pytorch_calls_by_one_name_is_written_out():
+    """The derivative of PyTorch's tangent is wrong for layer_norm, and missing for glu."""
+    apply = built(derive(gated_norms, *example((4, 6), (6,), (6,)), jvp=True))
+    for n, d in (4, 6), (6, 12):
+        tensors = example((n, d), (d,), (d,))
+        given, expected = (
+            three_derivatives(f, tensors) for f in (apply, gated_norms_written_out)
+        )
+        for a, b in zip(given, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
 
 
 def recurrent(x, w, h):
@@ -909,7 +978,7 @@ def force(F):  # noqa: N803
 
 
 def largest(x):
-    return x.max(-1)[0]
+    return torch.max(x, 2 - x)
 
 
 def pairwise(x):

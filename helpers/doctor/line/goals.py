@@ -43,7 +43,7 @@ SIZES = re.compile(
     r"= [\w.]+\.(shape(\[.*\])?|(size|numel)\(.*\))$|^for .* in (reversed\()?range\("
 )
 ASSIGNMENTS = ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For
-UNSURE, ODD = 40, 120  # edits of each kind that are run
+UNSURE, ODD = 40, 200  # edits of each kind that are run
 # Edits that are run when one has been found that mends not all that is wrong.
 FURTHER = 20
 
@@ -132,16 +132,17 @@ def candidates(codes, wrong, budget, few, first):
         for code in codes:
             yield from edits_of(code, {}, NOT_IN_PLACE)
     ahead = Foresight(codes, wrong.here, budget)
-    places = []
-    known = first and (first.is_part or first.is_cause)
-    for line in first.lines if known else ():  # whatever is foreseen, as in a loop
+    places, everywhere = [], (lambda edit: True, HOPELESS, never)
+    for line in first.lines if first else ():  # whatever is foreseen, as in a loop
         is_there = functools.partial(acts_in, line)
         places.append((is_there, math.inf, is_there if first.is_part else never))
     if first and first.is_part:  # a term of what is made after that line
         places.append((first.is_of_it, HOPELESS, first.is_of_it))
     if not (first and first.is_part and first.is_cause):
-        places.append((lambda edit: True, HOPELESS, never))
+        known = first and (first.is_part or first.is_cause)
+        places.insert(len(places) if known else 0, everywhere)
     for one in places:
+        ahead.evaluated = 0
         for edit in ranked(codes, ahead, few, *one):
             if not divides(edit, ahead.hands.get(edit.code.root(edit.node), {})):
                 yield edit
@@ -163,7 +164,7 @@ def ranked(codes, ahead, few, is_due, hopeless, lacks_a_term):
 
     hopeless: so much would be left, as it is foreseen, of what is not tried
     """
-    unsure, odd = [], []
+    unsure, odd = ([], [], []), []
 
     def of_these(rows):
         for code in codes:
@@ -172,19 +173,21 @@ def ranked(codes, ahead, few, is_due, hopeless, lacks_a_term):
 
     every = (pair for c in codes for pair in ahead.around(c, lacks_a_term))
     around = (pair for pair in every if is_due(pair[1]))
-    for kind, pairs in enumerate((of_these(EXPRESSIONS), around, of_these(MANY))):
+    kinds = of_these(EXPRESSIONS), around, of_these(MANY)
+    for kind, pairs in zip(unsure, kinds, strict=True):
         for left, edit in pairs:
             if left is None:
                 odd.append(edit)
             elif left < LIKELY:
                 yield edit
             elif left < hopeless:
-                unsure.append((kind, left, len(unsure), edit))
+                kind.append((min(left, 1.0), len(kind), edit))
     if not few:
         lines = (edit for c in codes for edit in lines_of(c) if is_due(edit))
         yield from itertools.islice(lines, ODD)
-        yield from (edit for *_, edit in sorted(unsure)[:UNSURE])
-    yield from odd[: ODD // 3 if few else ODD]
+        for kind in unsure:
+            yield from (edit for *_, edit in sorted(kind)[:UNSURE])
+    yield from odd[: UNSURE if few else ODD]
 
 
 def is_asked(edit):

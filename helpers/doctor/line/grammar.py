@@ -7,6 +7,7 @@ only this row undoes.
 """
 
 import ast
+import builtins
 import itertools
 import re
 
@@ -69,7 +70,6 @@ OPERATORS = {
 }
 ALIKE = "+ - * /", "* @", "& |", "// % /", "< <= > >= == !="
 VIEWS = (  # of {0}, along {dim}
-    "{0}.mT",
     "{0}.conj()",
     "{0}.real",
     "{0}.flip({dim})",
@@ -252,7 +252,8 @@ def exchanged(site):
         ):
             pairs = [(a, b)]
         case ast.Tuple(elts=some) | ast.List(elts=some) | ast.Call(args=some):
-            values = [e for e in some[:6] if not isinstance(e, ast.Slice)]
+            alone = ast.Slice, ast.Starred
+            values = [e for e in some[:6] if not isinstance(e, alone)]
             pairs = itertools.combinations(values, 2)
         case _:
             return
@@ -265,6 +266,7 @@ def other_calls(site):
     alone = [n for n in calls if len(n.args) == 1 and not n.keywords]
     texts = [ast.unparse(n.func) for n in alone]
     names = [text for text in texts if re.fullmatch(r"(F\.)?\w+", text)]
+    names = [name for name in names if not hasattr(builtins, name)]
     yield from (f"{name}({site.text})" for name in dict.fromkeys(names))
 
 
@@ -349,6 +351,7 @@ EXPRESSIONS = [  # kinds of nodes; templates, or site -> texts or {node: text}
 ]
 LARGER = ("{0} * {hand}",)  # if it broadcasts to what is at hand
 MANY = [  # edits, tried later
+    (VALUE, ["{0}.mT"]),
     (VALUE, VIEWS),
     (NAME, FORMS),
     (NAME, PASSED_ON),

@@ -100,7 +100,8 @@ class Search:
                     # Of several lines that make one gradient, nobody knows which is
                     # wrong.
                     before = () if relation else self.matches.suspects_of(key)
-                    earlier = (self.told_before(k, target) for k in before)
+                    numbers = filter(self.matches.targets.__contains__, before)
+                    earlier = (self.told_before(k, target) for k in numbers)
                     return next((t for t in earlier if t and t.is_cause), told)
                 symptom = symptom or told
         return symptom
