@@ -3827,3 +3827,27 @@ class Band(Function):
         inside = h > -0.1
         d_h = 2 * h * g * inside
         return d_h * w, (d_h * x).sum(0)
+
+
+@case(
+    "needs-input-grad-wrong",
+    f64((4,), (4,)),
+    "torch.autograd.grad takes no tensor that requires no gradient: `return",
+    never=("enable_grad",),
+)
+class ByGrad(Function):
+    """Of what forward is asked for, and of what it is not."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return (x * w).sin()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = (x * w).sin()
+        return torch.autograd.grad(y, (x, w), g)

@@ -124,6 +124,10 @@ IN_FORWARD = N_(
     "torch.enable_grad(), around what is differentiated there: inside the forward of a "
     "Function, nothing is recorded: {place}"
 )
+NOT_ASKED = N_(
+    "ctx.needs_input_grad: torch.autograd.grad takes no tensor that requires no "
+    "gradient: {place}"
+)
 SHAPE = r"index (\d+) - got \[(.*?)\] but expected shape compatible with \[(.*?)\]"
 
 
@@ -156,7 +160,10 @@ def as_finding(subject, raised, text=None, x=None, **words):
     frame = users_line(raised.error)
     if not (frame and finding.remedy):
         return finding
-    if "does not require grad" in message and raised.phase == "backward" and not text:
+    in_backward = raised.phase == "backward"
+    unrecorded = "does not require grad" in message
+    of_inputs = in_backward and "differentiated Tensors" in message
+    if unrecorded and in_backward and not (text or of_inputs):
         return replace(finding, remedy=_(UNRECORDED))
     remedy = _(
         "`{code}` (line {line}, in `{function}`)",
@@ -164,7 +171,9 @@ def as_finding(subject, raised, text=None, x=None, **words):
         line=frame.lineno,
         function=frame.name,
     )
-    if "does not require grad" in message and in_a_forward(raised.error):
+    if of_inputs:
+        remedy = _(NOT_ASKED, place=remedy)
+    elif unrecorded and not in_backward and in_a_forward(raised.error):
         remedy = _(IN_FORWARD, place=remedy)
     elif finding.code != "raised":
         remedy = _("{look}: {place}", look=finding.remedy, place=remedy)
