@@ -142,10 +142,11 @@ def candidates(codes, wrong, budget, few, first):
         known = first and (first.is_part or first.is_cause)
         places.insert(len(places) if known else 0, everywhere)
     for one in places:
-        ahead.evaluated = 0
         for edit in ranked(codes, ahead, few, *one):
             if not divides(edit, ahead.hands.get(edit.code.root(edit.node), {})):
                 yield edit
+        if one is everywhere:  # the lines that are left are few
+            ahead.evaluated = 0
 
 
 def never(edit):
