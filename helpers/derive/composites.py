@@ -1,5 +1,6 @@
 """Functions of PyTorch that are several steps, as plain forwards: read where they are called."""
 
+import torch
 from torch.nn import functional as F
 
 
@@ -56,8 +57,9 @@ def reduced(losses, reduction):
     return losses.mean() if reduction == "mean" else losses.sum()
 
 
-def rms_norm(input, normalized_shape, weight=None, eps=1e-5):
+def rms_norm(input, normalized_shape, weight=None, eps=None):
     assert len(normalized_shape) == 1
+    eps = torch.finfo(input.dtype).eps if eps is None else eps
     mean_square = input.square().mean(-1, keepdim=True)
     normal = input * (mean_square + eps).rsqrt()
     return normal if weight is None else normal * weight
