@@ -81,6 +81,12 @@ def at_its_edges(x):
 
 
 @shapes((4, 6), (6,))
+def by_its_first(x, weight, share=0.5):
+    first, _ = x.split([2, x.shape[-1] - 2], -1)
+    return weight * x / (first.square().mean(-1, keepdim=True) + share)
+
+
+@shapes((4, 6), (6,))
 def in_order(x, y):
     order = torch.argsort(y, descending=True) - y.shape[0]
     _, last = (x * y).split([x.shape[-1] - 1, 1], -1)

@@ -1,5 +1,6 @@
 """What the doctor leaves alone as it looks for a line."""
 
+import ast
 import linecache
 import runpy
 import sys
@@ -9,6 +10,8 @@ import pytest
 import torch
 
 from helpers.doctor import Budget, examine
+from helpers.doctor.line.edits import Code
+from helpers.doctor.line.grammar import EXPRESSIONS, edits_of
 from helpers.doctor.line.sentences import written
 from helpers.lessons.cases import PATIENTS
 from helpers.lessons.cases.case import function, matrix
@@ -170,6 +173,17 @@ def test_a_budget_serves_several_examinations():
     for _once in range(3):
         report = examine(Half, ones(2, 3), lines=budget)
         assert report.findings[0].change, report
+
+
+def starred(x):
+    first, *others = x
+    return first * others[0]
+
+
+def test_an_edit_is_an_expression():
+    edits = [*edits_of(Code(starred, None), {}, EXPRESSIONS)]
+    texts = [text for edit in edits for text in edit.puts.values()]
+    assert texts and all(ast.parse(text, mode="eval") for text in texts)
 
 
 def test_an_operation_is_named_as_it_is_written():
