@@ -162,6 +162,7 @@ SEARCHES = {  # a heading that must be among the first three
         "没有二阶导数": "没有二阶导数",
         "第二次反向传播报错": "Trying to backward",  # words that none has
         "逐样本梯度": "vmap(grad(loss))",
+        "在网络里调用 numpy": "custom_op 与 register_fake",
         MESSAGE: "one of the variables needed for gradient computation",
     },
 }
